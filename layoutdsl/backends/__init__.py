@@ -1,0 +1,28 @@
+"""Ways to carry out a plan. All give the same bytes; a backend chooses how, never what.
+
+Each is a function (plan, tensors, out) -> tensors, imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from layoutdsl.errors import LayoutError, did_you_mean
+
+BACKENDS = {"reference": "layoutdsl.backends.reference", "torch": "layoutdsl.backends.torch"}
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The `run` function of a backend; LayoutError where it does not exist or what it needs is not installed."""
+    if name not in BACKENDS:
+        raise LayoutError(f"there is no backend `{name}`", code="LP150", name="no-such-backend",
+                          help=did_you_mean(name, BACKENDS) or f"backends: {', '.join(BACKENDS)}")
+    try:
+        return import_module(BACKENDS[name]).run
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "numpy"):
+            raise
+        raise LayoutError(f"backend `{name}` needs {error.name}, which is not installed", code="LP151", name="not-installed",
+                          help="pip install 'layoutdsl[torch]'") from None

@@ -1,0 +1,183 @@
+"""What must hold inside one spec beyond its schema: names that exist, digits that stand once, values over tensors.
+
+Everything here reads the validated model and the text's spans; numbers are resolve.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from layoutdsl import source
+from layoutdsl.codes import DTYPE_BITS, code_named
+from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
+from layoutdsl.grammar import Expr, Template
+from layoutdsl.model import KINDS, Format, Module, Spec, Tensor
+from layoutdsl.source import Tree
+
+AXES = ("e", "n", "k", "p")
+"""Axes of a format's tensors: experts, outputs, inputs, fused parts."""
+
+
+def validated(tree: Tree) -> Spec:
+    """The model of a spec's tree; raises LayoutError with all findings."""
+    kinds = [kind for kind in KINDS if isinstance(tree.data, dict) and kind in tree.data]
+    if len(kinds) != 1:
+        found = f"found {' and '.join(f'`{kind}`' for kind in kinds)}" if kinds else "found none of them"
+        known = tuple(tree.data) if isinstance(tree.data, dict) else ()
+        near = next((did_you_mean(str(key), KINDS) for key in known if did_you_mean(str(key), KINDS)), None)
+        raise LayoutError.of([tree.diagnostic(
+            "LD020", "kind-unstated", f"a spec is one of `checkpoint: NAME`, `kernel: NAME`, `module: NAME`, {found}", (),
+            help=near or "name the spec with the key of its kind",
+        )])
+    spec = source.validate(tree, KINDS[kinds[0]])
+    assert isinstance(spec, Spec)
+    found = list(_format(spec, tree) if isinstance(spec, Format) else _module(spec, tree))
+    if found:
+        raise LayoutError.of(found)
+    return spec
+
+
+def _module(spec: Spec, tree: Tree) -> Iterator[Diagnostic]:
+    assert isinstance(spec, Module)
+    for name, matrix in spec.matrices.items():
+        for role in ("n", "k"):
+            yield from _known(tree, getattr(matrix, role), spec.axes, ("matrices", name, role), "axis")
+        if isinstance(matrix.parts, Template):
+            yield from _names(tree, matrix.parts, spec.params, ("matrices", name, "parts"))
+    for kind, template in spec.ranks.items():
+        yield from _names(tree, template, spec.params, ("ranks", kind))
+        if all(isinstance(piece, str) for piece in template.pieces):
+            yield from _known(tree, "".join(template.pieces), spec.axes, ("ranks", kind), "axis")
+    for at, axis in enumerate(spec.visible):
+        yield from _known(tree, axis, spec.axes, ("visible", at), "axis")
+    if spec.experts is not None:
+        yield from _known(tree, spec.experts, spec.axes, ("experts",), "axis")
+
+
+def _format(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
+    scope = {**spec.params, "parts": None, "n": None, "k": None, "groups": None}
+    words = {str(value) for param in spec.params.values() for value in param.values} | {"apart", "stacked", "alternating"}
+    for key, tensor in spec.tensors.items():
+        path = ("tensors", key)
+        yield from _digits(tree, tensor, None, path)
+        for at, case in enumerate(tensor.cases):
+            if case.order is not None or case.split is not None:
+                yield from _digits(tree, tensor, at, path)
+        for place, expr in _expressions(tensor, path):
+            yield from _names(tree, expr, scope, place, words)
+        for place, template in _templates(tensor, path):
+            if all(isinstance(piece, str) for piece in template.pieces):
+                yield from _fixed_name(tree, "".join(template.pieces), place)
+    for factor in spec.value.tensors():
+        name = factor.args[0]
+        if name not in spec.tensors:
+            yield tree.diagnostic("LD103", "unknown-tensor", f"unknown tensor `{name}`", ("value",),
+                                  within=(factor.start, factor.end),
+                                  help=did_you_mean(name, spec.tensors) or f"tensors: {', '.join(spec.tensors)}")
+    yield from _roles(spec, tree)
+
+
+def _roles(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
+    used = {factor.args[0] for factor in spec.value.tensors()}
+    seen: dict[str, str] = {}
+    for key, tensor in spec.tensors.items():
+        if tensor.role in seen:
+            yield tree.diagnostic("LD106", "role-twice", f"`{key}` and `{seen[tensor.role]}` both have the role {tensor.role}",
+                                  ("tensors", key, "role"), help="give one tensor per role, with cases where it varies")
+        seen[tensor.role] = key
+        counts = tensor.role in ("codes", "zero_point", "scale", "global_scale")
+        if counts and key not in used:
+            yield tree.diagnostic("LD107", "value-incomplete", f"`{key}` is a {tensor.role} tensor, but `value` does not use it",
+                                  ("value",), help="write what one weight is worth, such as `(q - z) * s`")
+        if not counts and key in used:
+            yield tree.diagnostic("LD107", "value-incomplete", f"`value` uses `{key}`, whose role {tensor.role} is no part of a weight",
+                                  ("value",))
+    if "codes" not in seen:
+        yield tree.diagnostic("LD108", "no-codes", "no tensor has the role codes", ("tensors",), key=True,
+                              help="the tensor of the weights' codes states `role: codes`")
+
+
+def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...]) -> Iterator[Diagnostic]:
+    """Every digit of every axis exactly once in the order, and nothing else; with a case's split and order laid over."""
+    over = tensor.cases[case] if case is not None else None
+    split = (over.split if over is not None and over.split is not None else tensor.split) or ()
+    order = over.order if over is not None and over.order is not None else tensor.order
+    inside = ("cases", case) if over is not None and over.order is not None else ()
+    place = (*path, *inside, "order")
+    for axis in split:
+        if axis.axis not in ("n", "k"):
+            in_case = ("cases", case) if over is not None and over.split is not None else ()
+            yield tree.diagnostic("LD103", "unknown-axis", f"`{axis.axis}` is no axis that can be split", (*path, *in_case, "split"),
+                                  within=(axis.start, axis.start + len(axis.axis)), help="axes are n (outputs) and k (inputs)")
+            return
+    known = {digit.name: axis.axis for axis in split for digit in axis.digits}
+    for axis in ("n", "k"):
+        if axis not in {axis.axis for axis in split}:
+            known[axis] = axis
+    present = {item.name for item in order}
+    for item in order:
+        if item.role != "one" and item.name not in known and item.name not in ("e", "p"):
+            yield tree.diagnostic("LD102", "unknown-digit", f"`{item.name}` is no digit of this tensor", place,
+                                  within=(item.start, item.end),
+                                  help=did_you_mean(item.name, known) or f"digits: {', '.join(known)}")
+        if item.name == "e" and item.role != "shared":
+            yield tree.diagnostic("LD109", "expert-digit", "experts always stand outermost and are not written", place,
+                                  within=(item.start, item.end), help="write (e) where all experts share one value")
+    for name in known:
+        if name not in present:
+            yield tree.diagnostic("LD101", "digit-missing", f"the order leaves out `{name}` of axis {known[name]}", place,
+                                  help=f"store it, or write ({name}) where its elements share one stored value")
+
+
+def _expressions(tensor: Tensor, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Expr]]:
+    if tensor.when is not None:
+        yield (*path, "when"), tensor.when
+    holders = [((), tensor), *((("cases", at), case) for at, case in enumerate(tensor.cases))]
+    for inside, holder in holders:
+        for field in ("scaled", "plus"):
+            if (expr := getattr(holder, field)) is not None:
+                yield (*path, *inside, field), expr
+        for at, expr in enumerate(holder.shape or ()):
+            yield (*path, *inside, "shape", at), expr
+        for axis in holder.split or ():
+            for digit in axis.digits:
+                if digit.size is not None:
+                    yield (*path, *inside, "split"), digit.size
+    for at, case in enumerate(tensor.cases):
+        yield (*path, "cases", at, "when"), case.when
+
+
+def _templates(tensor: Tensor, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Template]]:
+    holders = [((), tensor), *((("cases", at), case) for at, case in enumerate(tensor.cases))]
+    for inside, holder in holders:
+        if holder.code is not None:
+            yield (*path, *inside, "code"), holder.code
+        for at, dtype in enumerate(holder.dtype if isinstance(holder.dtype, tuple) else (holder.dtype,)):
+            if dtype is not None:
+                yield (*path, *inside, "dtype", *((at,) if isinstance(holder.dtype, tuple) else ())), dtype
+
+
+def _fixed_name(tree: Tree, name: str, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
+    if "dtype" in place:
+        if name not in DTYPE_BITS:
+            yield tree.diagnostic("LD311", "unknown-dtype", f"`{name}` is no dtype", place,
+                                  help=did_you_mean(name, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}")
+        return
+    try:
+        code_named(name)
+    except LayoutError as error:
+        yield tree.diagnostic("LD310", "unknown-code", error.message, place, help=error.help)
+
+
+def _names(tree: Tree, expr: Expr | Template, scope: Any, place: tuple[Any, ...], words: set[str] = frozenset()) -> Iterator[Diagnostic]:  # pyright: ignore
+    for name, start, end in expr.names():
+        if name not in scope and name not in words:
+            yield tree.diagnostic("LD104", "unknown-name", f"unknown name `{name}`", place, within=(start, end),
+                                  help=did_you_mean(name, scope) or f"known here: {', '.join(scope)}")
+
+
+def _known(tree: Tree, name: str, known: Any, place: tuple[Any, ...], what: str) -> Iterator[Diagnostic]:
+    if name not in known:
+        yield tree.diagnostic("LD103", f"unknown-{what}", f"unknown {what} `{name}`", place,
+                              help=did_you_mean(name, known) or f"known: {', '.join(known)}")

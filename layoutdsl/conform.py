@@ -1,0 +1,182 @@
+"""Recorded cases: inputs and outputs of another engine, and the tables of its rules, held against ours byte for byte.
+
+A folder of cases has index.json (the cases, one line each with file and sha256), a safetensors file per case (in.*,
+out.*) and policy.json. What is peculiar to a case's naming stands in data/conform.yaml, not here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from layoutdsl import peer, source
+from layoutdsl.compile import compile_plan
+from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.library import load_spec
+from layoutdsl.plan import Plan
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case, or one row of a policy table: its name, and what is wrong with it (None: nothing)."""
+
+    name: str
+    wrong: str | None
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    return source.read_file(Path(__file__).resolve().parent / "data" / "conform.yaml").data
+
+
+def index(folder: Path) -> dict[str, Any]:
+    """The index of a folder of cases; LayoutError where it is missing or no index."""
+    return _json(folder / "index.json", dict)
+
+
+def _json(path: Path, kind: type) -> Any:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise LayoutError(f"`{path}` cannot be read", code="LP180", name="no-cases",
+                          help="give a folder with index.json, policy.json and the cases' files") from None
+    except ValueError as error:
+        raise LayoutError(f"`{path}` is no JSON: {error}", code="LP180", name="no-cases") from None
+    if not isinstance(data, kind):
+        raise LayoutError(f"`{path}` holds no {kind.__name__}", code="LP180", name="no-cases")
+    return data
+
+
+def cases(folder: Path, *, backend: str = "torch", specs: Sequence[str] = ()) -> Iterator[Outcome]:
+    """Run every case of the folder's index."""
+    for case in index(folder).get("cases", []):
+        name = str(case.get("id", "?"))
+        try:
+            yield Outcome(name, _wrong(folder, case, backend, specs))
+        except LayoutError as error:
+            yield Outcome(name, error.message)
+        except KeyError as error:
+            yield Outcome(name, f"the case states no {error}")
+
+
+def _wrong(folder: Path, case: Mapping[str, Any], backend: str, specs: Sequence[str]) -> str | None:
+    import torch
+
+    tensors = read(folder, case)
+    plan = compiled(case, tensors, specs)
+    names = _names(case)
+    given = {names[key]: value for key, value in tensors.items() if key.startswith("in.")}
+    made = plan.run(given, backend=backend)
+    expected = {names[key]: value for key, value in tensors.items() if key.startswith("out.")}
+    if sorted(made) != sorted(expected):
+        return f"makes {', '.join(sorted(made))}; recorded are {', '.join(sorted(expected))}"
+    for name, want in expected.items():
+        got = made[name]
+        if got.dtype != want.dtype or got.shape != want.shape:
+            return f"`{name}` is {got.dtype} {list(got.shape)}, recorded is {want.dtype} {list(want.shape)}"
+        a, b = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, want))
+        if not torch.equal(a, b):
+            return f"`{name}` differs in {int((a != b).sum())} of {a.numel()} bytes, first at {int((a != b).nonzero()[0])}"
+    return None
+
+
+def read(folder: Path, case: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of one case, after checking the file's sha256 against the index."""
+    from safetensors.torch import load_file
+
+    path = folder / str(case["file"])
+    if path.resolve().parent != folder.resolve():
+        raise LayoutError(f"`{case['file']}` is no file of this folder", code="LP181", name="bad-case")
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        raise LayoutError(f"`{case['file']}` cannot be read", code="LP181", name="bad-case") from None
+    if hashlib.sha256(raw).hexdigest() != case["sha256"]:
+        raise LayoutError(f"`{case['file']}` does not have the sha256 of the index", code="LP181", name="bad-case",
+                          help="copy the folder anew")
+    return load_file(path)
+
+
+def compiled(case: Mapping[str, Any], tensors: Mapping[str, Any], specs: Sequence[str] = ()) -> Plan:
+    """The plan of one case, with the recorded padding and the engine's habits imposed."""
+    table = _table()
+    fmt = _entry(table["formats"], str(case["format"]), "format")
+    kernel = _entry(_entry(table["targets"], str(case["target"]), "target"), str(case["format"]), "format")
+    kind = _entry(table["kinds"], str(case["kind"]), "kind")
+    module, params, sizes = _module(case, kind)
+    checkpoint = load_spec(fmt["checkpoint"], specs=tuple(specs))
+    params.update({f"source.{name}": value for name, value in fmt.get("params", {}).items()})
+    params["dtype"] = case["param_dtype"]
+    if any(key.startswith("in.") and key.endswith("bias") for key in tensors):
+        params["bias"] = True
+    if "group" in checkpoint.params and "values" != checkpoint.params["group"].type:
+        params["source.group"] = case["group"]
+    if "block" in case and "block_n" in checkpoint.params:
+        params["source.block_n"], params["source.group"] = case["block"]
+    rows = {value.shape[-2] for key, value in tensors.items() if key.startswith("out.") and key.endswith("weight_scale")}
+    params["target.group"] = -1 if rows == {1} and case["group"] not in (16, 32) or case["group"] < 0 else case["group"]
+    ranks = int(case.get("ranks", 1))
+    if "K_full" in case:
+        params["module.split"], sizes["k"] = "k", case["K_full"]
+    padded = {axis: case["padded"][name] for axis, name in kind["sizes"].items() if name in case["padded"]}
+    return compile_plan(
+        fmt["checkpoint"], kernel, module, sizes, params=params, tp=ranks, sharded=ranks > 1, padded=padded,
+        habits=peer.habits(), specs=specs,
+    )
+
+
+def _module(case: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    sizes = {axis: case[name] for axis, name in kind["sizes"].items()}
+    params: dict[str, Any] = {}
+    if case["kind"] == "moe":
+        order = "alternating" if case.get("w13_order") == "interleaved" else "stacked"
+        params.update({"source.parts": order, "target.parts": order})
+        return "moe_gated" if case.get("shards", 2) == 2 else "moe_plain", params, sizes
+    widths = case.get("shards")
+    if not isinstance(widths, list) or len(widths) < 2:
+        return "linear", params, sizes
+    sizes["n"] = tuple(widths)
+    params.update({"module.names": ",".join(f"p{at}" for at in range(len(widths))), "source.parts": "stacked"})
+    return "linear_fused", params, sizes
+
+
+def _names(case: Mapping[str, Any]) -> dict[str, str]:
+    """Recorded tensor name -> the plan's name."""
+    table = _table()
+    renamed = table["formats"][case["format"]].get("tensors", {})
+    found: dict[str, str] = {}
+    for key in case["tensors"]:
+        side, _, rest = key.partition(".")
+        for matrix, prefix in table["kinds"][case["kind"]]["matrices"].items():
+            if rest.startswith(prefix):
+                name = rest.removeprefix(prefix)
+                found[key] = f"{matrix}.{renamed.get(name, name) if side == 'in' else name}"
+                break
+    return found
+
+
+def _entry(table: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in table:
+        raise LayoutError(f"no spec is known for the {what} `{name}`", code="LP182", name="unknown-case",
+                          help=did_you_mean(name, table) or f"known: {', '.join(table)}")
+    return table[name]
+
+
+def policy(folder: Path) -> Iterator[Outcome]:
+    """Every row of policy.json against the rules of data/peer.yaml; only wrong rows are named one by one."""
+    for name, table in _json(folder / "policy.json", dict).items():
+        if not isinstance(table, dict) or "rows" not in table:
+            continue
+        if name not in peer.tables():
+            yield Outcome(f"policy {name}", "no rule is known for this table")
+            continue
+        for row in table["rows"]:
+            given = dict(zip(table["columns"], row))
+            made = peer.policy(name, given)
+            wrong = {column: value for column, value in made.items() if int(given[column]) != value}
+            yield Outcome(f"policy {name} {row}", f"the rule says {wrong}" if wrong else None)

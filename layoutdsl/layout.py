@@ -1,0 +1,171 @@
+"""The algebra of layouts, on integers only.
+
+An axis is split into digits; each digit has a weight (its place in the axis), an extent and a stride (its place in
+memory, counted in codes). A chain is the list of an axis' digits, and an element's address is the sum over axes
+
+    A(x) = sum over digits of (x // weight % extent) * stride
+
+so that every question can be asked of one axis at a time. Worked example: GPTQ int4 packs eight k in a word and stores
+words `kw n {kp}`. With n = 64 columns, k = 8 kw + kp has the chain
+
+    digit  weight  extent  stride
+    kp     1       8       1          (the nibble inside the word)
+    kw     8       top     512        (64 columns of 8 codes)
+
+and A(k = 11) = 3 * 1 + 1 * 512. A shared digit (one scale for a whole group) has stride 0.
+
+`refine` cuts a stretch of an axis into boxes inside which two chains are both affine; `runs` turns each box into
+(first element, loops), which is all that a conversion is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from layoutdsl.errors import LayoutError
+
+MAX_PHASES = 64
+"""How many cuts one period may have before the two layouts count as having no common refinement."""
+
+Digit = tuple[int, int, int]
+"""(weight, extent, stride); the top digit of an axis has extent 0: it never wraps."""
+
+Loop = tuple[int, int]
+"""(count, step in coordinates)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The digits of one axis, least significant first."""
+
+    digits: tuple[Digit, ...]
+
+    def at(self, x: int) -> int:
+        """Address of coordinate `x`, in codes."""
+        return sum((x // weight % extent if extent else x // weight) * stride for weight, extent, stride in self.digits)
+
+    @property
+    def inner(self) -> int:
+        """Extent of all digits below the top one: coordinates that share a top digit."""
+        return self.digits[-1][0] if self.digits else 1
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A chain seen through an offset and a step: a rank's slice, a part, a pad in front. x -> base + A(offset + step x)."""
+
+    chain: Chain
+    offset: int = 0
+    step: int = 1
+    base: int = 0
+
+    def at(self, x: int) -> int:
+        return self.base + self.chain.at(self.offset + self.step * x)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A box of elements whose addresses are affine on both sides.
+
+    `part` is the fused part (-1: none), `x` the coordinate of the first element along the axis (inside the rank's
+    stretch for data, inside the stored matrix for a pad), `dst` and `src` its addresses in codes, `loops` the steps
+    (count, dx, ddst, dsrc), innermost first. `join` says that the target element is written by another run, so that the
+    source element must be equal to it.
+    """
+
+    part: int
+    x: int
+    dst: int
+    src: int
+    loops: tuple[tuple[int, int, int, int], ...]
+    join: bool = False
+
+
+def _cuts(view: View) -> Iterator[tuple[int, int]]:
+    """(period, phase) of the coordinates at which some digit of the view carries."""
+    for weight, _, _ in view.chain.digits:
+        if view.step % weight == 0:
+            continue
+        if weight % view.step:
+            raise LayoutError(
+                f"a step of {view.step} meets a digit of weight {weight}, which it does not divide",
+                code="LD110", name="no-common-refinement",
+                help="let the number of alternating parts divide the digits of the axis",
+            )
+        period = weight // view.step
+        yield period, -(view.offset // view.step) % period
+
+
+def _levels(views: Sequence[View]) -> list[tuple[int, tuple[int, ...]]]:
+    phases: dict[int, set[int]] = {}
+    for view in views:
+        for period, phase in _cuts(view):
+            if period > 1:
+                phases.setdefault(period, set()).add(phase)
+    levels: list[tuple[int, tuple[int, ...]]] = []
+    below = 1
+    for period in sorted(phases):
+        raised = math.lcm(period, below)
+        repeated = {phase + shift for phase in phases[period] for shift in range(0, raised, period)}
+        if len(repeated) > MAX_PHASES:
+            raise LayoutError(
+                f"digits of weight {period} and {below} on one axis need {len(repeated)} cuts in {raised} elements",
+                code="LD110", name="no-common-refinement",
+                help="one side's digits should divide the other's: check the group size and the tile",
+            )
+        if levels and levels[-1][0] == raised:
+            levels[-1] = (raised, tuple(sorted({*levels[-1][1], *repeated})))
+        else:
+            levels.append((raised, tuple(sorted(repeated))))
+        below = raised
+    return levels
+
+
+def refine(start: int, size: int, views: Sequence[View]) -> Iterator[tuple[int, tuple[Loop, ...]]]:
+    """Boxes (start, loops) that cover [start, start + size) once, inside which every view is affine.
+
+    How many there are depends on the digits and on where the stretch begins and ends, not on its size.
+    """
+    return _boxes(start, size, _levels(views))
+
+
+def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[int, tuple[Loop, ...]]]:
+    if size <= 0:
+        return
+    if not levels:
+        yield start, ((size, 1),) if size > 1 else ()
+        return
+    period, phases = levels[-1]
+    first = min(start + 1 + (phase - start - 1) % period for phase in phases)
+    if start % period in phases:
+        first = start
+    if first >= start + size:
+        yield from _boxes(start, size, levels[:-1])
+        return
+    yield from _boxes(start, first - start, levels[:-1])
+    whole = (start + size - first) // period
+    borders = sorted(first + (phase - first) % period for phase in phases) + [first + period]
+    if whole:
+        for low, high in zip(borders, borders[1:]):
+            for at, loops in _boxes(low, high - low, levels[:-1]):
+                yield at, (*loops, (whole, period)) if whole > 1 else loops
+    shift, end = whole * period, start + size
+    for low, high in zip(borders, borders[1:]):
+        yield from _boxes(low + shift, min(high + shift, end) - low - shift, levels[:-1])
+
+
+def runs(length: int, target: View, source: View | None, *, part: int = -1, start: int = 0) -> Iterator[Run]:
+    """Runs over coordinates [start, start + length); without a source (a pad) the source columns are 0."""
+    views = [target] if source is None else [target, source]
+    for x, box in refine(start, length, views):
+        dst, src = target.at(x), source.at(x) if source else 0
+        loops: list[tuple[int, int, int, int]] = []
+        for count, step in box:
+            loop = (count, step, target.at(x + step) - dst, source.at(x + step) - src if source else 0)
+            if loops and all(loops[-1][0] * inner == outer for inner, outer in zip(loops[-1][1:], loop[1:])):
+                inner = loops.pop()
+                loop = (inner[0] * count, *inner[1:])
+            loops.append(loop)
+        yield Run(part, x, dst, src, tuple(loops))

@@ -1,0 +1,81 @@
+"""Finding and loading specs: a shipped name, a name in the user's own folder, or a path."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from layoutdsl import checks, source
+from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.model import KINDS, Spec
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def shipped() -> Path:
+    """The folder of the shipped specs: inside the wheel, or beside the package in a checkout."""
+    inside = _PACKAGE / "specs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "specs"
+
+
+def files(folders: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Every spec file of the shipped folder and of the user's, in order; the user's come first."""
+    for folder in (*map(Path, folders), shipped()):
+        if not folder.is_dir():
+            raise LayoutError(f"`{folder}` is no folder of specs", code="LP105", name="no-such-folder")
+        yield from sorted(path for path in folder.rglob("*.yaml") if "names" not in path.relative_to(folder).parts)
+
+
+def load_spec(name: str, *, specs: tuple[str, ...] = (), kind: str | None = None) -> Spec:
+    """The spec of that name or path, validated. `kind` (checkpoint, kernel, module) narrows the search and is checked.
+
+    Raises LayoutError with every finding in the file, or with the nearest names where there is no such spec.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else _find(name, specs, kind)
+    spec = read_spec(path)
+    if kind is not None and kind_of(spec) not in kind.split("|"):
+        raise LayoutError(f"`{name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
+                          code="LP106", name="wrong-kind")
+    return spec
+
+
+def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
+    known: dict[str, Path] = {}
+    for path in files(specs):
+        known.setdefault(path.stem, path)
+    if name in known:
+        return known[name]
+    wanted = [stem for stem, path in known.items() if kind is None or path.parent.name in kind.split("|")]
+    raise LayoutError(f"there is no spec `{name}`", code="LP107", name="no-such-spec",
+                      help=did_you_mean(name, known) or f"known: {', '.join(wanted)}")
+
+
+def read_spec(path: Path) -> Spec:
+    """One spec file, cached until it changes; every finding is raised in one LayoutError."""
+    try:
+        stat = path.stat()
+        return _parsed(path, stat.st_mtime_ns, stat.st_size)
+    except OSError:
+        return _parsed(path, 0, 0)
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: Path, changed: int, size: int) -> Spec:
+    tree = source.read_file(path)
+    spec = checks.validated(tree)
+    _DIGESTS[id(spec)] = (spec, hashlib.sha256("\n".join(tree.lines).encode()).hexdigest())
+    return spec
+
+
+_DIGESTS: dict[int, tuple[Spec, str]] = {}
+
+
+def digest(spec: Spec) -> str:
+    """sha256 of the spec's text."""
+    return _DIGESTS[id(spec)][1]
+
+
+def kind_of(spec: Spec) -> str:
+    return next(kind for kind, model in KINDS.items() if isinstance(spec, model))

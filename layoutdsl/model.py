@@ -1,0 +1,214 @@
+"""The pydantic models of a spec file: checkpoint and kernel formats, and modules.
+
+A format says where every element of its tensors stands; a module says which axes its matrices use. The strings inside
+are parsed here (see grammar.py), so that a validated model holds trees, not text. What needs numbers is resolve.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from layoutdsl.grammar import (
+    AxisSplit, Expr, Formula, GrammarError, OrderDigit, Template, parse_expr, parse_order, parse_split,
+    parse_template, parse_value,
+)
+
+ROLES = (
+    "codes", "zero_point", "scale", "global_scale", "bias", "act_order", "input_scale", "weight_shape",
+)
+"""What a tensor is for. Tensors of two formats meet by their role."""
+
+
+def _parsed(parse: Callable[[str], Any], what: str, example: str, *, numbers: bool = False) -> Any:
+    """A field whose text is parsed; a GrammarError becomes a finding with its place inside the string."""
+
+    def convert(value: Any) -> Any:
+        if numbers and isinstance(value, (int, bool)):
+            value = str(int(value))
+        if not isinstance(value, str):
+            raise PydanticCustomError("grammar", "{text}", {"text": f"expected {what}, such as {example}"})
+        try:
+            return parse(value)
+        except GrammarError as error:
+            raise PydanticCustomError(
+                "grammar", "{text}",
+                {"text": error.message, "start": error.start, "end": error.end, "help": error.help},
+            ) from None
+
+    schema: dict[str, Any] = {"type": ["string", "integer", "boolean"] if numbers else "string"}
+    return [BeforeValidator(convert), WithJsonSchema({**schema, "description": f"{what}, such as {example}"})]
+
+
+Condition = Annotated[Expr, *_parsed(parse_expr, "a condition", "`groups > 1`", numbers=True)]
+Number = Annotated[Expr, *_parsed(parse_expr, "a number or expression", "`2^(bits-1)`", numbers=True)]
+Split = Annotated[tuple[AxisSplit, ...], *_parsed(parse_split, "a split of axes into digits", "`k = kw kp:8`")]
+Order = Annotated[tuple[OrderDigit, ...], *_parsed(parse_order, "an order of digits", "`kw, n {kp}`")]
+Value = Annotated[Formula, *_parsed(parse_value, "products and differences of tensors", "`(w - z) * s`")]
+Name = Annotated[Template, *_parsed(parse_template, "a name, `{parameter}` filled in", "`u{bits}`")]
+NameList = Annotated[
+    Union[tuple[str, ...], Template],
+    BeforeValidator(lambda value: parse_template(value) if isinstance(value, str) else value),
+    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}}),
+]
+
+
+class Base(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+ParamValue = Union[bool, int, str]
+
+
+class Param(Base):
+    """A parameter of a spec: its type or values, its default, and where a checkpoint's config.json states it."""
+
+    type: Literal["values", "int", "bool", "group", "names"] = Field(
+        "values", description="group: a positive extent, or -1 for one group over the whole axis; names: `a,b,c`"
+    )
+    values: tuple[ParamValue, ...] = Field((), description="the values allowed; the first is the default")
+    default: ParamValue | None = None
+    config: str | tuple[str, ...] | None = Field(
+        None, description="key in config.json's quantization_config, dotted; `*` stands for any key; the first found wins"
+    )
+    map: dict[str, ParamValue] | None = Field(None, description="config value (as text) -> parameter value")
+    doc: str | None = None
+
+
+def _param(value: Any) -> Any:
+    return {"values": value} if isinstance(value, list) else value
+
+
+ParamField = Annotated[
+    Param,
+    BeforeValidator(_param),
+    WithJsonSchema({"anyOf": [{"type": "array"}, {"$ref": "#/$defs/Param"}]}),
+]
+
+
+class Fields(Base):
+    """What a tensor's case may state anew."""
+
+    name: str | None = Field(None, description="name in the file, where it differs from the key")
+    dtype: Name | tuple[Name, ...] | None = Field(None, description="storage type; of several, the first is written")
+    code: Name | None = Field(None, description="element code (see codes); default: the dtype's own")
+    split: Split | None = None
+    order: Order | None = None
+    shape: tuple[Number, ...] | None = Field(None, description="the shape to report, where the order's commas do not say it")
+    scaled: Number | None = Field(None, description="p: the stored value is the true one times 2^p")
+    plus: Number | None = Field(None, description="the value is the stored code plus this")
+    reciprocal: bool | None = Field(None, description="the stored value is one over the true one")
+
+
+class Case(Fields):
+    """Overrides of a tensor, taken where `when` holds; the first such case wins."""
+
+    when: Condition
+
+
+class Tensor(Fields):
+    """One tensor of a format."""
+
+    role: Literal[ROLES]  # pyright: ignore[reportInvalidTypeForm]
+    order: Order
+    dtype: Name | tuple[Name, ...]
+    when: Condition | None = Field(None, description="whether the format has this tensor")
+    derive: Literal["largest_scale"] | None = Field(None, description="computed from other tensors where the source lacks it")
+    cases: tuple[Case, ...] = ()
+    doc: str | None = None
+
+
+class Parts(Base):
+    """How the parts of a fused matrix (gate and up; q, k and v) are stored."""
+
+    stored: tuple[Literal["apart", "stacked", "alternating"], ...] = Field(
+        ("apart",), min_length=1,
+        description="apart: a tensor per part; stacked: one after the other; alternating: row by row in turn. "
+        "The parameter `parts` picks one; the first is the default",
+    )
+    orders: tuple[tuple[str, ...], ...] = Field((), description="in which order parts stand; the first that names them all")
+
+
+class Tile(Base):
+    n: Annotated[int, Field(gt=0, le=4096)]
+    k: Annotated[int, Field(gt=0, le=4096)]
+
+
+class Accepts(Base):
+    """Which matrices a kernel takes."""
+
+    tiles: tuple[Tile, ...] = Field(min_length=1, description="families: n and k are multiples of one of these")
+    groups: tuple[int, ...] = Field(min_length=1, description="group sizes along k; -1: one group")
+    capability: int = Field(80, description="least compute capability, times ten")
+
+
+class Spec(Base):
+    """What every spec file states."""
+
+    version: Literal["1"]
+    doc: str = Field(min_length=1)
+    source: str = Field(min_length=1, description="where the facts come from")
+    params: dict[str, ParamField] = {}
+    try_: tuple[dict[str, Union[bool, int, str, tuple[int, ...]]], ...] = Field(
+        alias="try", min_length=1, description="sizes (and parameters) at which lint proves the spec"
+    )
+
+
+class Format(Spec):
+    """Tensors over the axes e (experts), n (outputs), k (inputs)."""
+
+    parts: Parts = Parts()
+    tensors: dict[str, Tensor] = Field(min_length=1)
+    value: Value
+
+
+class Checkpoint(Format):
+    checkpoint: str
+    detect: dict[str, str] = Field({}, description="entries of quantization_config that name this format")
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint
+
+
+class Kernel(Format):
+    kernel: str
+    accepts: Accepts
+
+    @property
+    def name(self) -> str:
+        return self.kernel
+
+
+class Matrix(Base):
+    """One matrix of a module: which module axis is its n and which its k."""
+
+    n: str
+    k: str
+    parts: NameList = Field((), description="names of the fused parts that make up n")
+    pad: Literal["part", "tail"] = Field("part", description="pad each part at its end, or the whole once at the end")
+
+
+class Module(Spec):
+    """Matrices that share axes."""
+
+    module: str
+    axes: dict[str, str] = Field(min_length=1, description="axis -> what it is")
+    experts: str | None = Field(None, description="the axis that counts experts")
+    ranks: dict[Literal["tp", "ep"], Name] = Field({}, description="which axis a rank cuts; `none` for none")
+    visible: tuple[str, ...] = Field((), description="axes seen outside; their padding is the caller's duty")
+    matrices: dict[str, Matrix] = Field(min_length=1)
+    activation: Literal["zero", "unknown"] = Field(
+        "unknown", description="zero: what stands between the matrices maps zero to zero"
+    )
+
+    @property
+    def name(self) -> str:
+        return self.module
+
+
+KINDS: dict[str, type[Spec]] = {"checkpoint": Checkpoint, "kernel": Kernel, "module": Module}
+"""The key that names a spec also says its kind."""

@@ -1,0 +1,299 @@
+"""What a compiled conversion is: a frozen value, JSON both ways, that says every move, pad, recode and duty.
+
+A plan knows nothing of specs any more: a backend can run it as it stands. `prove.py` checks it against the specs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Union
+
+from layoutdsl.errors import LayoutError
+from layoutdsl.layout import Run
+from layoutdsl.recodes import Habits, Recode
+from layoutdsl.resolve import Ranks
+
+if TYPE_CHECKING:
+    import torch
+
+FORM = 1
+"""Version of the JSON form."""
+
+STRICT = {"extra": "forbid", "strict": True}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's spec: its name, the digest of its text, and all its parameters."""
+
+    __pydantic_config__ = STRICT
+    spec: str
+    digest: str
+    params: tuple[tuple[str, Union[bool, int, str]], ...]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What this rank holds of one axis of one matrix: [start, start + length) of `size`, stored as `padded`."""
+
+    __pydantic_config__ = STRICT
+    matrix: str
+    axis: str
+    role: str
+    part: str
+    size: int
+    start: int
+    length: int
+    padded: int
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of the plan. `shape` is that of one expert; `experts` is 0 (no such axis), or how many it holds; with
+    `shared` all experts have one. `codes` counts the codes of one expert, `code` names them."""
+
+    __pydantic_config__ = STRICT
+    name: str
+    role: str
+    dtypes: tuple[str, ...]
+    code: str
+    codes: int
+    shape: tuple[int, ...]
+    experts: int
+    shared: bool
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        if not self.experts:
+            return self.shape
+        if self.shared:
+            return () if self.codes == 1 else self.shape
+        return (self.experts,) if self.codes == 1 and len(self.shape) <= 1 else (self.experts, *self.shape)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """How a gathered axis finds its source: the coordinate goes through the order of `tensor`, then through digits."""
+
+    __pydantic_config__ = STRICT
+    tensor: str
+    group: int
+    digits: tuple[tuple[int, int, int], ...]
+    views: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A rectangle of target elements: n runs times k runs.
+
+    kind: data (from the sources), value (computed by the recode alone), pad (the code `pad`). `reason` says why a pad is harmless:
+
+    code    it decodes to zero
+    scale   the scale beside it is zero
+    input   the input it meets is zero, and its value is finite
+    unread  no logical element stands there and nothing reads it
+    """
+
+    __pydantic_config__ = STRICT
+    kind: str
+    n: tuple[Run, ...]
+    k: tuple[Run, ...]
+    pad: int = 0
+    reason: str = ""
+    gather_n: Lookup | None = None
+    gather_k: Lookup | None = None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A second source tensor that a recode needs at target elements, or that fills pads. `sources` has a tensor per
+    part; the value of an integer operand is its code plus `plus`."""
+
+    __pydantic_config__ = STRICT
+    role: str
+    sources: tuple[str, ...]
+    code: str
+    plus: int
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A number found in the data before the recodes, over the scales that the program of `output` reads.
+
+    kind `nvfp4`: per expert the reference global scale and the shift (see recodes); `globals` names each part's global
+    scale and its address, `scope` is expert or tensor. kind `largest`: the largest scale of all experts.
+    """
+
+    __pydantic_config__ = STRICT
+    name: str
+    kind: str
+    output: str
+    scope: str
+    globals: tuple[tuple[str, int], ...] = ()
+    reciprocal: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """One output tensor: where its codes come from (`sources`, per part) and how they change.
+
+    `fill`: pads that repeat a source's value (a group's zero point). `values`: the elements of a shape tensor.
+    """
+
+    __pydantic_config__ = STRICT
+    output: str
+    sources: tuple[str, ...]
+    recode: Recode
+    moves: tuple[Move, ...]
+    operands: tuple[Operand, ...] = ()
+    fill: Operand | None = None
+    reduction: str = ""
+    values: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that must hold in the data: every code of `tensor` read by the moves is `expect` (kind equal), or the
+    group of its coordinate (kind order), or that of the tensor `other` (kind same), or the stored shape (kind shape)."""
+
+    __pydantic_config__ = STRICT
+    kind: str
+    tensor: str
+    expect: tuple[int, ...]
+    other: str
+    why: str
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Duty:
+    """What the caller must do around the matrix at run time.
+
+    pad_input: give it `front` zeros before and `rest` after x along k; slice_output: keep `length` outputs;
+    gather_input: take x in the order of the output `tensor`; sum_over_ranks: add the ranks' outputs.
+    """
+
+    __pydantic_config__ = STRICT
+    kind: str
+    matrix: str
+    axis: str
+    front: int = 0
+    rest: int = 0
+    length: int = 0
+    tensor: str = ""
+
+    def __str__(self) -> str:
+        return {
+            "pad_input": f"{self.matrix}: pad its input along {self.axis} with zeros, {self.front} before and {self.rest} after",
+            "slice_output": f"{self.matrix}: keep the first {self.length} of its outputs along {self.axis}",
+            "gather_input": f"{self.matrix}: take its input along {self.axis} in the order of `{self.tensor}`",
+            "sum_over_ranks": f"{self.matrix}: add up the outputs of all tensor-parallel ranks",
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion of one rank's slice of a module. See the module's docstring."""
+
+    __pydantic_config__ = STRICT
+    form: int
+    source: Side
+    target: Side
+    module: Side
+    sizes: tuple[tuple[str, Union[int, tuple[int, ...]]], ...]
+    ranks: Ranks
+    sharded: bool
+    habits: Habits
+    extents: tuple[Extent, ...]
+    groups: tuple[tuple[str, int], ...]
+    experts: tuple[int, int, int]
+    replicas: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    programs: tuple[Program, ...]
+    reductions: tuple[Reduction, ...]
+    checks: tuple[Check, ...]
+    passed: tuple[tuple[str, str], ...]
+    duties: tuple[Duty, ...]
+    losses: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def input(self) -> Mapping[str, TensorInfo]:
+        return {info.name: info for info in self.inputs}
+
+    @cached_property
+    def output(self) -> Mapping[str, TensorInfo]:
+        return {info.name: info for info in self.outputs}
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the plan's JSON."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The plan as JSON text; `from_json` gives an equal plan."""
+        return _adapter().dump_json(self, indent=indent).decode()
+
+    @staticmethod
+    def from_json(text: str, *, specs: tuple[str, ...] = (), prove: bool = True) -> "Plan":
+        """Read a plan; unless told otherwise it is proven against the specs it names (shipped, or in folders `specs`).
+
+        Raises LayoutError where the text is no plan, or the plan breaks a law.
+        """
+        from pydantic import ValidationError
+
+        try:
+            plan = _adapter().validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(step) for step in first["loc"])
+            raise LayoutError(f"this is no plan: {place or 'text'}: {first['msg'].lower()}", code="LP140", name="not-a-plan",
+                              help="a plan is written by Plan.to_json or `layoutdsl plan --json`") from None
+        except RecursionError:
+            raise LayoutError("this is no plan: nested too deeply", code="LP140", name="not-a-plan") from None
+        if plan.form != FORM:
+            raise LayoutError(f"plan form {plan.form} is not {FORM}", code="LP140", name="not-a-plan",
+                              help="compile the plan anew with this version")
+        if prove:
+            from layoutdsl.prove import prove as check
+
+            check(plan, specs=specs)
+        return plan
+
+    def run(self, tensors: "Mapping[str, torch.Tensor | list[torch.Tensor]]", *, backend: str = "torch",
+            out: "Mapping[str, torch.Tensor] | None" = None) -> "dict[str, torch.Tensor]":
+        """Convert tensors by name; with experts, stacked along the first dimension or a list with one per expert.
+
+        `out` gives storage to write into (pointers stay). Raises LayoutError for a missing, unknown or misshapen tensor
+        and for a value that the target cannot hold, before anything is returned.
+        """
+        from layoutdsl.backends import load
+
+        return load(backend)(self, tensors, out)
+
+    def inverse(self, *, specs: tuple[str, ...] = ()) -> "Plan":
+        """The plan that leads back: from this plan's outputs to the rank's slice of the source tensors."""
+        from layoutdsl.compile import invert
+
+        return invert(self, specs=specs)
+
+    def explain(self) -> str:
+        """Axes, tensors, padding with reasons, bytes, losses and duties, as text."""
+        from layoutdsl.explain import explain
+
+        return explain(self)
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Plan)
+
+
+def params_of(side: Side) -> dict[str, Union[bool, int, str]]:
+    return dict(side.params)
