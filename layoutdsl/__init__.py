@@ -1,0 +1,41 @@
+"""layoutdsl: describe where a weight format keeps every element, and get every conversion between formats, proven.
+
+    from layoutdsl import compile_plan
+
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 64, "i": 1408, "h": 2048},
+                        params={"group": 128}, tp=2, rank=0)
+    kernel_tensors = plan.run(checkpoint_tensors)
+
+Everything public stands here; the submodules are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layoutdsl.compile import compile_plan
+    from layoutdsl.errors import Diagnostic, LayoutError
+    from layoutdsl.library import load_spec
+    from layoutdsl.plan import Plan
+    from layoutdsl.recodes import Habits
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Diagnostic": "layoutdsl.errors", "Habits": "layoutdsl.recodes", "LayoutError": "layoutdsl.errors",
+    "Plan": "layoutdsl.plan", "compile_plan": "layoutdsl.compile", "load_spec": "layoutdsl.library",
+}
+
+__all__ = ["Diagnostic", "Habits", "LayoutError", "Plan", "compile_plan", "load_spec"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layoutdsl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
