@@ -13,11 +13,11 @@ from layoutdsl import plan as plans
 from layoutdsl import recodes
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import Chain, Run, View, runs
-from layoutdsl.library import digest, kind_of, load_spec
+from layoutdsl.library import digest, load_spec, recall
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
 from layoutdsl.plan import Check, Duty, Extent, Lookup, Move, Operand, Plan, Program, Reduction, TensorInfo
 from layoutdsl.recodes import Habits, Recode
-from layoutdsl.resolve import Matrix, Ranks, Side, Stored, bind, group_of, matrices, pad, padded_to, tensors
+from layoutdsl.resolve import Matrix, Ranks, Side, Stored, bind, group_of, matrices, pad, padded_to, tensors, with_extents
 
 Sizes = Mapping[str, Union[int, Sequence[int]]]
 NOWHERE = View(Chain(()))
@@ -25,13 +25,13 @@ NOWHERE = View(Chain(()))
 
 
 def compile_plan(
-    source: str, target: str, module: str, sizes: Sizes, *, params: Mapping[str, ParamValue] | None = None,
+    source: str | Spec, target: str | Spec, module: str | Spec, sizes: Sizes, *, params: Mapping[str, ParamValue] | None = None,
     tp: int = 1, rank: int = 0, ep: int = 1, ep_rank: int = 0, sharded: bool = False,
     padded: Mapping[str, int] | None = None, habits: Habits | None = None, specs: Sequence[str] = (),
 ) -> Plan:
     """The proven plan that turns one rank's slice of `source` tensors into `target` tensors.
 
-    source, target, module: shipped names, names in the folders `specs`, or paths. sizes: extents of the module's axes
+    source, target, module: shipped names, names in the folders `specs`, paths, or loaded specs. sizes: extents of the module's axes
     before sharding; a list of widths where the parts of a fused matrix have their own. params: values by name; a name
     counts for every side that has it, `source.group`, `target.group` or `module.split` for one side alone; the target
     takes over what it shares with the source. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is.
@@ -50,6 +50,7 @@ def compile_plan(
     mod_params = bind(mod, given["module"])
     whole = {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
     ranks = Ranks(tp, rank, ep, ep_rank)
+    sharded = sharded and tp * ep > 1 and not isinstance(src, Kernel)
     request = _Request(src, dst, mod, src_params, dst_params, mod_params, whole, ranks, sharded,
                        habits or Habits(), dict(padded or {}), "group" in given["target"], "whole")
     plan = _compile(request)
@@ -61,11 +62,11 @@ def compile_plan(
 
 def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
     """The proven plan from `plan`'s outputs back to the rank's slice of its source tensors."""
-    src, dst, mod = (load_spec(side.spec, specs=specs) for side in (plan.target, plan.source, plan.module))
+    src, dst, mod = (recall(side.spec, side.digest, specs) for side in (plan.target, plan.source, plan.module))
     assert isinstance(src, Format) and isinstance(dst, Format) and isinstance(mod, Module)
     request = _Request(
         src, dst, mod, plans.params_of(plan.target), plans.params_of(plan.source), plans.params_of(plan.module),
-        dict(plan.sizes), plan.ranks, True, plan.habits, {}, True, "local", tuple(plan.extents), dict(plan.groups),
+        dict(plan.sizes), plan.ranks, plan.ranks.tp * plan.ranks.ep > 1 and not isinstance(src, Kernel), plan.habits, {}, True, "local", tuple(plan.extents), dict(plan.groups),
     )
     back = _compile(request)
     from layoutdsl.prove import prove
@@ -93,7 +94,7 @@ class _Request:
     groups: Mapping[str, int] | None = None
 
 
-def _format(name: str, specs: tuple[str, ...]) -> Format:
+def _format(name: str | Spec, specs: tuple[str, ...]) -> Format:
     spec = load_spec(name, specs=specs, kind="checkpoint|kernel")
     assert isinstance(spec, Format)
     return spec
@@ -171,7 +172,7 @@ def _kernel_extents(
     if request.extents:
         known = {(e.matrix, e.role, e.part): e for e in request.extents}
         groups = request.groups or {}
-        return [_with_extents(matrix, known) for matrix in found], [groups[matrix.name] for matrix in found]
+        return [with_extents(matrix, known) for matrix in found], [groups[matrix.name] for matrix in found]
     if side is source or request.group_given:
         groups = [_given_group(kernel, side.params)] * len(found)
     else:
@@ -202,14 +203,6 @@ def _padded(request: "_Request", kernel: Side, found: Sequence[Matrix], groups: 
         n = tuple(replace(s, padded=request.padded.get(axis, s.length)) for s in matrix.n)
         imposed.append(replace(wide, n=n, k=k, n_padded=sum(s.padded for s in n)))
     return tuple(imposed)
-
-
-def _with_extents(matrix: Matrix, known: Mapping[tuple[str, str, str], Extent]) -> Matrix:
-    parts = matrix.parts or ("",)
-    n = tuple(replace(s, padded=known[matrix.name, "n", part].padded) for s, part in zip(matrix.n, parts))
-    k = replace(matrix.k, padded=known[matrix.name, "k", ""].padded)
-    total = known[matrix.name, "n", "*"].padded if matrix.pad == "tail" and len(parts) > 1 else sum(s.padded for s in n)
-    return replace(matrix, n=n, k=k, n_padded=total)
 
 
 def extents_of(matrix: Matrix) -> Iterator[Extent]:
@@ -250,7 +243,7 @@ def _compile(request: "_Request") -> Plan:
         plans.FORM, _side(request.source, request.source_params), _side(request.target, request.target_params),
         _side(request.module, request.module_params), tuple(sorted(request.sizes.items())), request.ranks, request.sharded,
         request.habits, tuple(extent for pair in pairs for extent in extents_of(pair.matrix)), tuple(groups.items()),
-        (total, start if source_experts != count else 0, count), builder.replicas(),
+        (total, start if sides(request)[0].mode == "whole" else 0, count), builder.replicas(),
         tuple(inputs), tuple(builder.outputs), tuple(builder.programs), tuple(builder.reductions), tuple(builder.checks),
         tuple(builder.passed), tuple(builder.duties), tuple(builder.losses()),
     )
@@ -325,7 +318,7 @@ class _Builder:
         if covered > first and zeros:
             fill = replace(self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, first, covered, zeros)))
         elif covered > first:
-            k = tuple(runs(covered - first, target.k[0], None, start=first))
+            k = tuple(runs(covered - first, View(target.k[0].chain), None, start=first))
             moves.append(Move("pad", _n_data(pair.matrix, target), k, source[0].code.bias, "code"))
         moves += self._pads(pair, target, covered, end - covered)
         return Program(target.name, self._sources(pair, target, "codes"), recode, tuple(moves), tuple(operands), fill)
@@ -479,7 +472,7 @@ class _Builder:
         found: list[Move] = []
         k_all = _k_data(pair.matrix, target, whole=True)
         for view, first, count in target.n_gaps:
-            code, reason = self._pad_code(target, mode, grouped=True)
+            code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=True)
             found.append(Move("pad", tuple(runs(count, view, None, start=first)), k_all, code, reason))
         if k_count > 0:
             scale = pair.target.get("scale", (None,))[0]
@@ -487,12 +480,12 @@ class _Builder:
             within = 0 if beyond or scale is None else _scale_end(pair, scale, k_first + k_count) - k_first
             for first, count, grouped in ((k_first, within, False), (k_first + within, k_count - within, True)):
                 if count > 0:
-                    code, reason = self._pad_code(target, mode, grouped=grouped)
+                    code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=grouped)
                     n = _n_data(pair.matrix, target)
-                    found.append(Move("pad", n, tuple(runs(count, target.k[0], None, start=first)), code, reason))
+                    found.append(Move("pad", n, tuple(runs(count, View(target.k[0].chain), None, start=first)), code, reason))
         return found
 
-    def _pad_code(self, target: Stored, mode: str, *, grouped: bool) -> tuple[int, str]:
+    def _pad_code(self, target: Stored, mode: str, has_zero: bool, *, grouped: bool) -> tuple[int, str]:
         """Pad code and why it is harmless. `grouped`: the scale found there is itself a pad, hence 0."""
         if mode != "padded":
             return 0, "unread"
@@ -500,15 +493,18 @@ class _Builder:
             return 0, "scale"
         if target.role != "codes":
             return (target.scaled if target.code.kind == "power" else 0), "code" if target.code.kind != "power" else "scale"
-        neutral = target.code.bias if target.code.kind == "integer" else 0
-        if self.request.habits.pads == "neutral" or neutral == 0:
-            return neutral, "code"
+        integer = target.code.kind == "integer"
+        if self.request.habits.pads == "neutral":
+            return target.code.bias if integer else 0, "code"
+        # A pad code 0 is minus the bias or minus the zero point that it meets; zero points of pads are 0.
+        if not integer or (target.code.needs_zero_point and (grouped or not has_zero)):
+            return 0, "code"
         return 0, "scale" if grouped else "input"
 
     def _values(self, pair: Pair, target: Stored, start: int = 0) -> list[Move]:
         """A target that the recode alone makes; the source column counts coordinates along k from `start`."""
         k = tuple(runs(pair.matrix.k.length, target.k[0], _sorted_positions(start)))
-        return [Move("value", _n_data(pair.matrix, target), k), *self._pads(pair, target, *target.k_gap)]
+        return [Move("value", tuple(_joined(_n_data(pair.matrix, target))), k), *self._pads(pair, target, *target.k_gap)]
 
     # what is not moved ------------------------------------------------------------------------------------------------
 
@@ -637,5 +633,3 @@ def _logical_shape(matrix: Matrix, tensor: Stored, mode: str) -> tuple[int, ...]
     n = sum(matrix.n[part].size if mode == "whole" else matrix.n[part].length for part in tensor.parts)
     return n, matrix.k.size if mode == "whole" else matrix.k.length
 
-
-__all__ = ["compile_plan", "invert", "kind_of"]

@@ -14,6 +14,7 @@ from layoutdsl.model import KINDS, Spec
 _PACKAGE = Path(__file__).resolve().parent
 
 
+@lru_cache(maxsize=1)
 def shipped() -> Path:
     """The folder of the shipped specs: inside the wheel, or beside the package in a checkout."""
     inside = _PACKAGE / "specs"
@@ -28,20 +29,26 @@ def files(folders: tuple[str, ...] = ()) -> Iterator[Path]:
         yield from sorted(path for path in folder.rglob("*.yaml") if "names" not in path.relative_to(folder).parts)
 
 
-def load_spec(name: str, *, specs: tuple[str, ...] = (), kind: str | None = None) -> Spec:
-    """The spec of that name or path, validated. `kind` (checkpoint, kernel, module) narrows the search and is checked.
+def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None = None) -> Spec:
+    """The spec of that name or path, validated; a spec is returned as it is. `kind` (checkpoint, kernel, module) narrows the search and is checked.
 
     Raises LayoutError with every finding in the file, or with the nearest names where there is no such spec.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else _find(name, specs, kind)
-    spec = read_spec(path)
+    if isinstance(name, Spec):
+        spec = name
+    else:
+        spec = read_spec(Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else _find(name, specs, kind))
     if kind is not None and kind_of(spec) not in kind.split("|"):
-        raise LayoutError(f"`{name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
+        raise LayoutError(f"`{spec.name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
                           code="LP106", name="wrong-kind")
     return spec
 
 
 def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
+    for folder in (*map(Path, specs), shipped()):
+        for place in (*KINDS, "."):
+            if (path := folder / place / f"{name}.yaml").is_file():
+                return path
     known: dict[str, Path] = {}
     for path in files(specs):
         known.setdefault(path.stem, path)
@@ -56,25 +63,50 @@ def read_spec(path: Path) -> Spec:
     """One spec file, cached until it changes; every finding is raised in one LayoutError."""
     try:
         stat = path.stat()
-        return _parsed(path, stat.st_mtime_ns, stat.st_size)
+        return _read(path, stat.st_mtime_ns, stat.st_size)
     except OSError:
-        return _parsed(path, 0, 0)
+        return _read(path, 0, 0)
 
 
 @lru_cache(maxsize=256)
-def _parsed(path: Path, changed: int, size: int) -> Spec:
-    tree = source.read_file(path)
+def _read(path: Path, changed: int, size: int) -> Spec:
+    return _known(source.read_file(path))
+
+
+def spec_of(text: str, file: str) -> Spec:
+    """A spec from text; `file` is what findings call it."""
+    return _known(source.read(text, file))
+
+
+def _known(tree: source.Tree) -> Spec:
     spec = checks.validated(tree)
-    _DIGESTS[id(spec)] = (spec, hashlib.sha256("\n".join(tree.lines).encode()).hexdigest())
+    text = hashlib.sha256("\n".join(tree.lines).encode()).hexdigest()
+    _DIGESTS[id(spec)] = (spec, text)
+    _BY_DIGEST[text] = spec
     return spec
 
 
 _DIGESTS: dict[int, tuple[Spec, str]] = {}
+_BY_DIGEST: dict[str, Spec] = {}
 
 
 def digest(spec: Spec) -> str:
     """sha256 of the spec's text."""
     return _DIGESTS[id(spec)][1]
+
+
+def recall(name: str, text: str, specs: tuple[str, ...] = ()) -> Spec:
+    """The spec that a plan was made from: its name and the sha256 of its text.
+
+    Raises LayoutError where the spec of that name has another text by now.
+    """
+    if text not in _BY_DIGEST:
+        load_spec(name, specs=specs)
+    spec = _BY_DIGEST.get(text)
+    if spec is None or spec.name != name:
+        raise LayoutError(f"spec `{name}` is not the one that the plan was made from", code="LP108", name="other-spec",
+                          help="compile the plan anew, or give the folder of its specs")
+    return spec
 
 
 def kind_of(spec: Spec) -> str:

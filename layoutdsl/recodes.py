@@ -86,7 +86,7 @@ def for_scale(matrix: str, source: Stored, target: Stored, source_global: Stored
     """The recode of block scales, as the two sides' codes and global scales ask for."""
     a, b = source.code, target.code
     power = target.scaled - source.scaled
-    if b.name in _S0E5M3:
+    if b.name in _S0E5M3 and (a.name != b.name or power):
         if source_global is None:
             raise refuse_pair(matrix, target, f"`{source.name}` has no global scale beside it")
         return Recode("nvfp4_scale", a.name, b.name, power)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
@@ -255,8 +256,6 @@ class Stored:
     n_gaps: tuple[tuple[View, int, int], ...]
     k_gap: tuple[int, int]
     k_unit: int | None
-    n_extent: int
-    k_extent: int
     codes: int
     shape: tuple[int, ...]
     experts: str
@@ -299,8 +298,27 @@ class Side:
         return scope
 
 
+_KNOWN: dict[tuple, tuple[Format, tuple[Stored, ...]]] = {}
+_MOST_KNOWN = 4096
+
+
+def forget() -> None:
+    """Empty the memory of resolved tensors."""
+    _KNOWN.clear()
+
+
 def tensors(side: Side, matrix: Matrix, group: int | None = None) -> tuple[Stored, ...]:
     """All file tensors of one matrix on one side. `group` overrides the parameter of that name (0: one group)."""
+    key = (id(side.format), tuple(side.params.items()), side.mode, matrix, group)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            forget()
+        # The format is kept beside the result, so that its id cannot come to mean another one.
+        _KNOWN[key] = side.format, _tensors(side, matrix, group)
+    return _KNOWN[key][1]
+
+
+def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...]:
     scope = side.scope(matrix, group)
     order = side.order(matrix)
     apart = side.params["parts"] == "apart" and len(matrix.parts) > 1
@@ -348,71 +366,88 @@ def _with_case(tensor: Tensor, key: str, scope: Mapping[str, ParamValue]) -> Ten
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of one tensor with numbers: digit name -> (weight, extent), least significant first."""
+    """An axis of one tensor with numbers: (digit name, weight, extent), least significant first."""
 
     digits: tuple[tuple[str, int, int], ...]
-    extent: int
+
+    @property
+    def stored(self) -> int:
+        """The extent with the last group, word or block whole."""
+        return self.digits[-1][1] * self.digits[-1][2]
+
+    def unit(self, shared: set[str]) -> int | None:
+        """How many neighbours share one stored element; None: the whole axis."""
+        unit = 1
+        for name, _, extent in self.digits:
+            if name not in shared:
+                return unit
+            unit *= extent
+        return None
 
 
-def _axis(tensor: Tensor, axis: str, extent: int, scope: Mapping[str, ParamValue], key: str) -> _Axis:
+_Split = tuple[tuple[str, int], ...]
+"""(digit name, size) of one axis, least significant first; size 0 takes all that is left."""
+
+
+def _split(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue], key: str) -> _Split:
     split = next((split for split in tensor.split or () if split.axis == axis), None)
     if split is None:
-        return _Axis(((axis, 1, extent),), extent)
-    digits: list[tuple[str, int, int]] = []
-    weight = 1
+        return ((axis, 0),)
+    digits: list[tuple[str, int]] = []
     for digit in reversed(split.digits[1:]):
         size = _number(digit.size, scope, key)
         if size < 0 or size > MAX_EXTENT:
             raise LayoutError(f"digit `{digit.name}` of tensor `{key}` has the size {size}", code="LD105", name="digit-size")
-        # Size 0 is one group: the digit takes all that is left and the ones above it vanish.
+        digits.append((digit.name, size))
+    return (*digits, (split.digits[0].name, 0))
+
+
+def _axis(split: _Split, extent: int) -> _Axis:
+    digits: list[tuple[str, int, int]] = []
+    weight = 1
+    for name, size in split:
+        # Size 0 is the top digit, or one group: it takes all that is left and the digits above it vanish.
         size = size or max(-(-extent // weight), 1)
-        digits.append((digit.name, weight, size))
+        digits.append((name, weight, size))
         weight *= size
-    digits.append((split.digits[0].name, weight, max(-(-extent // weight), 1)))
-    return _Axis(tuple(digits), extent)
+    return _Axis(tuple(digits))
 
 
 def _lay_out(
     side: Side, matrix: Matrix, key: str, tensor: Tensor, parts: tuple[int, ...], scope: Mapping[str, ParamValue], apart: bool
 ) -> Stored:
     code, dtypes = _code(tensor, scope, key)
-    name = ".".join([matrix.name, *([matrix.parts[parts[0]]] if apart else []), tensor.name and _fill(tensor.name, scope, key) or key])
-    by_part = any(item.name == "p" for item in tensor.order)
-    spread = _spread(side, matrix, tensor, parts, scope, key, by_part)
-    k_offset, k_extent = _span(side, matrix.k, _axis(tensor, "k", 1, scope, key), tensor)
-    k = _axis(tensor, "k", k_extent, scope, key)
+    name = ".".join([matrix.name, *([matrix.parts[parts[0]]] if apart else []), tensor.name or key])
     shared = {item.name for item in tensor.order if item.role == "shared"}
+    by_part = any(item.name == "p" for item in tensor.order)
+    n_split, k_split = (_split(tensor, axis, scope, key) for axis in ("n", "k"))
+    spread = _spread(side, matrix, _axis(n_split, 1).unit(shared), parts, by_part)
+    k_offset, k_extent = _span(side, matrix.k, _axis(k_split, 1).unit(shared))
+    k = _axis(k_split, k_extent)
+    axes = [_axis(n_split, extent) for extent in spread.extents]
     chains: list[tuple[Chain, Chain, int]] = []
     codes, dims = 0, (1,)
-    for extent in spread.extents:
-        n = _axis(tensor, "n", extent, scope, key)
-        n_chain, k_chain, count, dims = _chains(tensor, n, k, key, 1 if by_part else len(spread.extents), code, dtypes)
+    for n in axes:
+        n_chain, k_chain, count, dims = _chains(tensor, n, k, key, code, dtypes)
         chains.append((n_chain, k_chain, codes))
         codes += count
-    if by_part and len(set(chain[1] for chain in chains)) > 1:
+    if by_part and len({chain[1] for chain in chains}) > 1:
         raise LayoutError(f"tensor `{key}` stores parts of unequal widths, so `p` must stand first in its order",
                           code="LD403", name="part-digit-inside")
-    at = (lambda position: chains[position]) if by_part else (lambda position: chains[0])
-    views = tuple(
-        View(at(position)[0], offset, spread.step, at(position)[2]) for position, offset in enumerate(spread.offsets)
-    )
-    unit = _unit(k, shared)
-    k_stored = k.digits[-1][1] * k.digits[-1][2]
-    end = k_offset + matrix.k.length
-    first = k_stored if unit is None else min(-(-end // unit) * unit, k_stored)
+    at = [chains[position if len(chains) > 1 else 0] for position in range(len(parts))]
+    views = tuple(View(n_chain, offset, spread.step, base) for (n_chain, _, base), offset in zip(at, spread.offsets))
+    unit = k.unit(shared)
+    first = k.stored if unit is None else min(-(-(k_offset + matrix.k.length) // unit) * unit, k.stored)
     gaps = tuple(
-        (View(at(position)[0], 0, 1, at(position)[2]), low, high - low)
-        for position, low, high in spread.gaps(_unit(_axis(tensor, "n", spread.extents[0], scope, key), shared),
-                                               lambda e: _stored(_axis(tensor, "n", e, scope, key)))
-        if high > low
+        (View(at[position][0], 0, 1, at[position][2]), low, high - low)
+        for position, low, high in spread.gaps(axes[0].unit(shared), [axis.stored for axis in axes]) if high > low
     )
     shape = _shape(tensor, dims, codes, code, dtypes, scope, key, by_part, len(parts))
     experts = "none" if matrix.experts is None else "shared" if "e" in shared else "each"
     return Stored(
         name, tensor.role, code, dtypes, _number(tensor.plus, scope, key), _number(tensor.scaled, scope, key),
-        bool(tensor.reciprocal), tensor.derive, parts, views,
-        tuple(View(chains[0][1], k_offset) for _ in parts), gaps, (first, k_stored - first), unit,
-        spread.total, k_extent, codes if tensor.role != "weight_shape" else math.prod(shape), shape, experts,
+        bool(tensor.reciprocal), tensor.derive, parts, views, tuple(View(chains[0][1], k_offset) for _ in parts), gaps,
+        (first, k.stored - first), unit, codes if tensor.role != "weight_shape" else math.prod(shape), shape, experts,
     )
 
 
@@ -424,49 +459,40 @@ class _Spread:
     offsets: tuple[int, ...]
     step: int
     lengths: tuple[int, ...]
-    total: int
 
-    def gaps(self, unit: int | None, stored) -> Iterator[tuple[int, int, int]]:
+    def gaps(self, unit: int | None, stored: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         """(chain, first, end) of stored coordinates that belong to no part."""
         if unit is None:
             return
+        ends = [offset + length for offset, length in zip(self.offsets, self.lengths)]
+        borders = [*self.offsets[1:], stored[0]]
         if len(self.extents) > 1:
-            for position, extent in enumerate(self.extents):
-                end = self.offsets[position] + self.lengths[position]
-                yield position, min(-(-end // unit) * unit, stored(extent)), stored(extent)
-            return
-        if self.step > 1:
-            end = sum(self.lengths)
-            yield 0, min(-(-end // unit) * unit, stored(self.total)), stored(self.total)
-            return
-        borders = [*self.offsets[1:], stored(self.total)]
-        for offset, length, border in zip(self.offsets, self.lengths, borders):
-            yield 0, min(-(-(offset + length) // unit) * unit, border), border
+            borders = list(stored)
+        elif self.step > 1:
+            ends, borders = [sum(self.lengths)], [stored[0]]
+        for at, (end, border) in enumerate(zip(ends, borders)):
+            yield at if len(self.extents) > 1 else 0, min(-(-end // unit) * unit, border), border
 
 
-def _spread(
-    side: Side, matrix: Matrix, tensor: Tensor, parts: tuple[int, ...], scope: Mapping[str, ParamValue], key: str, by_part: bool
-) -> _Spread:
+def _spread(side: Side, matrix: Matrix, unit: int | None, parts: tuple[int, ...], by_part: bool) -> _Spread:
     stretches = [matrix.n[part] for part in parts]
-    axis = _axis(tensor, "n", 1, scope, key)
-    spans = [_span(side, stretch, axis, tensor) for stretch in stretches]
+    spans = [_span(side, stretch, unit) for stretch in stretches]
     lengths = tuple(stretch.length for stretch in stretches)
     alternating = side.params["parts"] == "alternating" and len(parts) > 1
     if by_part and len(parts) > 1:
-        return _Spread(tuple(extent for _, extent in spans), tuple(offset for offset, _ in spans), 1, lengths, 0)
+        return _Spread(tuple(extent for _, extent in spans), tuple(offset for offset, _ in spans), 1, lengths)
     if len(parts) == 1:
         offset, extent = spans[0]
         if side.mode == "padded" and matrix.pad == "tail":
             extent = matrix.n_padded
-        return _Spread((extent,), (offset,), 1, lengths, extent)
+        return _Spread((extent,), (offset,), 1, lengths)
     widths = [extent for _, extent in spans]
     if alternating:
         if len(set(widths)) > 1:
             raise LayoutError(f"parts of unequal widths {widths} cannot alternate in `{matrix.name}`", code="LP121",
                               name="unequal-parts", help="use parts=stacked or parts=apart")
-        total = sum(widths)
-        start = spans[0][0]
-        return _Spread((total,), tuple(start * len(parts) + at for at in range(len(parts))), len(parts), lengths, total)
+        start = spans[0][0] * len(parts)
+        return _Spread((sum(widths),), tuple(start + at for at in range(len(parts))), len(parts), lengths)
     if side.mode == "padded" and matrix.pad == "tail":
         widths = list(lengths)
     offsets, at = [], 0
@@ -474,10 +500,10 @@ def _spread(
         offsets.append(at + offset)
         at += width
     total = matrix.n_padded if side.mode == "padded" and matrix.pad == "tail" else at
-    return _Spread((total,), tuple(offsets), 1, lengths, total)
+    return _Spread((total,), tuple(offsets), 1, lengths)
 
 
-def _span(side: Side, stretch: Stretch, axis: _Axis, tensor: Tensor) -> tuple[int, int]:
+def _span(side: Side, stretch: Stretch, unit: int | None) -> tuple[int, int]:
     """(coordinate of the rank's first element, extent) of an axis as one side stores it.
 
     A rank's own slice keeps its place inside a shared digit: half a group still has that group's one scale.
@@ -486,28 +512,12 @@ def _span(side: Side, stretch: Stretch, axis: _Axis, tensor: Tensor) -> tuple[in
         return stretch.start, stretch.size
     if side.mode == "padded":
         return 0, stretch.padded
-    shared = {item.name for item in tensor.order if item.role == "shared"}
-    unit = _unit(axis, shared)
     phase = stretch.start % unit if unit else 0
     return phase, phase + stretch.length
 
 
-def _stored(axis: _Axis) -> int:
-    return axis.digits[-1][1] * axis.digits[-1][2]
-
-
-def _unit(axis: _Axis, shared: set[str]) -> int | None:
-    """How many neighbours share one stored element; None: the whole axis."""
-    unit = 1
-    for name, _, extent in axis.digits:
-        if name not in shared:
-            return unit
-        unit *= extent
-    return None
-
-
 def _chains(
-    tensor: Tensor, n: _Axis, k: _Axis, key: str, parts: int, code: Code, dtypes: tuple[str, ...]
+    tensor: Tensor, n: _Axis, k: _Axis, key: str, code: Code, dtypes: tuple[str, ...]
 ) -> tuple[Chain, Chain, int, tuple[int, ...]]:
     known = {name: ("n", weight, extent) for name, weight, extent in n.digits}
     known.update({name: ("k", weight, extent) for name, weight, extent in k.digits})
@@ -586,6 +596,13 @@ def _shape(
 def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
     """The matrices padded to the kernel's tiles: of all choices of a tile family per matrix, the fewest stored bytes."""
     best: tuple[tuple[int, int], tuple[Matrix, ...]] | None = None
+    known: dict[tuple[Matrix, int], int] = {}
+
+    def stored(matrix: Matrix, group: int) -> int:
+        if (matrix, group) not in known:
+            known[matrix, group] = stored_bytes(kernel, params, matrix, group)
+        return known[matrix, group]
+
     for tiles in _product([kernel.accepts.tiles] * len(found)):
         multiples: dict[str, int] = {}
         for matrix, tile, group in zip(found, tiles, groups):
@@ -594,7 +611,7 @@ def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence
                 share = tile.n // math.gcd(tile.n, len(matrix.n))
                 multiples[matrix.n[0].axis] = math.lcm(multiples.get(matrix.n[0].axis, 1), share)
         padded = tuple(padded_to(matrix, multiples, tile.n) for matrix, tile in zip(found, tiles))
-        cost = sum(stored_bytes(kernel, params, matrix, group) for matrix, group in zip(padded, groups))
+        cost = sum(map(stored, padded, groups))
         spread = sum(matrix.n_padded + matrix.k.padded for matrix in padded)
         if best is None or (cost, spread) < best[0]:
             best = (cost, spread), padded
@@ -617,6 +634,15 @@ def padded_to(matrix: Matrix, multiples: Mapping[str, int], n_tile: int) -> Matr
         return replace(matrix, k=k, n_padded=_up(matrix.n_length, n_tile))
     n = tuple(replace(s, padded=_up(s.length, multiples.get(s.axis, 1))) for s in matrix.n)
     return replace(matrix, n=n, k=k, n_padded=sum(s.padded for s in n))
+
+
+def with_extents(matrix: Matrix, known: Mapping[tuple[str, str, str], Any]) -> Matrix:
+    """A matrix with the padded extents that a plan records: (matrix, role, part) -> Extent."""
+    parts = matrix.parts or ("",)
+    n = tuple(replace(s, padded=known[matrix.name, "n", part].padded) for s, part in zip(matrix.n, parts))
+    k = replace(matrix.k, padded=known[matrix.name, "k", ""].padded)
+    total = known[matrix.name, "n", "*"].padded if matrix.pad == "tail" and len(parts) > 1 else sum(s.padded for s in n)
+    return replace(matrix, n=n, k=k, n_padded=total)
 
 
 def _up(value: int, multiple: int) -> int:

@@ -1,0 +1,268 @@
+"""The command line: lint, plan, conform, convert and schema.
+
+    layoutdsl plan gptq marlin_int4_a16 --module linear --size n=4096 --size k=4096 --tp 2
+
+Exit status: 0 clean, 1 findings or a refusal, 2 wrong usage or a fault of our own. Findings of `lint` and results go to
+stdout, refusals and faults to stderr. What a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from layoutdsl.errors import LayoutError
+
+Item = TypeVar("Item")
+
+CLEAN, FINDINGS, FAILED = 0, 1, 2
+_BROKEN_PIPE, _INTERRUPTED = 141, 130  # 128 and the signal's number, as a shell reports it
+
+_HELP_SPECS = "a folder of your own specs, searched before the shipped ones; may be repeated"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = _run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read our output has enough; nothing may be written when the interpreter closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except LayoutError as error:
+        print(error, file=sys.stderr)
+        return FINDINGS
+    except _Usage as error:
+        print(f"layoutdsl: {error}", file=sys.stderr)
+        return FAILED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("layoutdsl"):
+            return _fault(error)
+        print(f"layoutdsl: this needs {error.name}, which is not installed: pip install 'layoutdsl[torch]'",
+              file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        return _fault(error)
+
+
+def _run(argv: list[str]) -> int:
+    parser = _parser(argv)
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse has said what is wrong
+        return stop.code if isinstance(stop.code, int) else CLEAN
+    if args.command is None:
+        parser.print_help()
+        return FAILED
+    return _COMMANDS[args.command](args)
+
+
+class _Usage(Exception):
+    """Something outside our hands that stops the command, in one sentence."""
+
+
+def _fault(error: Exception) -> int:
+    if os.environ.get("LAYOUTDSL_TRACEBACK"):
+        import traceback
+
+        traceback.print_exception(error)
+    what = " ".join(str(error).split()) or "no reason given"
+    print(f"this is a fault of layoutdsl: {type(error).__name__}: {what} "
+          "(LAYOUTDSL_TRACEBACK=1 shows where; please report it)", file=sys.stderr)
+    return FAILED
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def _parser(argv: list[str]) -> argparse.ArgumentParser:
+    from layoutdsl import __version__
+
+    parser = argparse.ArgumentParser(prog="layoutdsl", allow_abbrev=False, description=(
+        "Describe how a weight format is laid out, and get every conversion between formats: planned and proved."))
+    parser.add_argument("--version", action="version", version=f"layoutdsl {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def command(name: str, help: str, **options: Any) -> argparse.ArgumentParser:
+        about = f"{help[0].upper()}{help[1:]}."
+        return commands.add_parser(name, help=help, description=about, allow_abbrev=False, **options)
+
+    lint = command("lint", "check specs: their text, their schema, and the proofs at their sizes to try")
+    lint.add_argument("paths", nargs="*", metavar="PATH", help=(
+        "files or folders (default: all shipped specs and your own)"))
+
+    plan = command("plan", "show how the tensors of one format become those of another")
+    plan.add_argument("source", help="format of the tensors at hand: a spec's name or path")
+    plan.add_argument("target", help="format wanted: a spec's name or path")
+    plan.add_argument("--module", required=True, help="which matrices and axes: a spec's name or path")
+    plan.add_argument("--size", action="append", required=True, type=_size, metavar="AXIS=N", help=(
+        "extent of one of the module's axes before sharding; AXIS=N,N,... where the parts have their own widths"))
+    plan.add_argument("--param", action="append", default=[], type=_param, metavar="NAME=VALUE", help=(
+        "a parameter of the specs; source.NAME, target.NAME and module.NAME set it for one of them"))
+    plan.add_argument("--tp", type=int, default=1, metavar="N", help="how many tensor-parallel ranks share the module")
+    plan.add_argument("--rank", type=int, default=0, metavar="R", help="which of them, from 0")
+    plan.add_argument("--ep", type=int, default=1, metavar="N", help="how many expert-parallel ranks share the experts")
+    plan.add_argument("--ep-rank", type=int, default=0, metavar="R", help="which of them, from 0")
+    plan.add_argument("--json", action="store_true", help="print the plan itself, which Plan.from_json reads")
+
+    conform = command("conform", "hold recorded cases of another engine against ours, byte for byte")
+    conform.add_argument("folder", type=Path, metavar="DIR", help="folder with index.json, policy.json and the cases")
+    conform.add_argument("--backend", default="torch", metavar="B", help="what runs the plans (default: torch)")
+
+    schema = command("schema", "write the JSON Schema of specs, for editors")
+    schema.add_argument("--out", type=Path, metavar="DIR", help="write a file per kind of spec there (default: print)")
+
+    convert = command("convert", "convert a checkpoint folder for a number of ranks", conflict_handler="resolve")
+    for reader in (lint, plan, conform, convert):
+        reader.add_argument("--specs", action="append", metavar="DIR", help=_HELP_SPECS)
+    if "convert" in argv:
+        from layoutdsl.convert import add_arguments
+
+        add_arguments(convert)
+    return parser
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip() and value.strip()):
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found `{text}`")
+    return name.strip(), value.strip()
+
+
+def _size(text: str) -> tuple[str, int | tuple[int, ...]]:
+    axis, value = _pair(text)
+    if not re.fullmatch("[0-9]+(,[0-9]+)*", value):
+        raise argparse.ArgumentTypeError(f"expected AXIS=N or AXIS=N,N,..., found `{text}`")
+    widths = tuple(map(int, value.split(",")))
+    return axis, widths if len(widths) > 1 else widths[0]
+
+
+def _param(text: str) -> tuple[str, bool | int | str]:
+    name, value = _pair(text)
+    if value in ("true", "false"):
+        return name, value == "true"
+    return name, int(value) if re.fullmatch("-?[0-9]+", value) else value
+
+
+def _once(pairs: Sequence[tuple[str, Item]], flag: str) -> dict[str, Item]:
+    found: dict[str, Item] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _Usage(f"{flag} {name}=... is given twice")
+        found[name] = value
+    return found
+
+
+def folders(given: Sequence[str] | None, start: Path | None = None) -> tuple[str, ...]:
+    """The user's folders of specs: those given, else `[tool.layoutdsl] specs` of the nearest pyproject.toml with such a
+    table, each relative to that file."""
+    if given:
+        return tuple(given)
+    import tomllib
+
+    here = start or Path.cwd()
+    for folder in (here, *here.parents):
+        file = folder / "pyproject.toml"
+        if not file.is_file():
+            continue
+        try:
+            table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("layoutdsl")
+        except (OSError, ValueError) as error:
+            raise _Usage(f"{file} cannot be read: {error}") from None
+        if table is None:
+            continue
+        found = table.get("specs", []) if isinstance(table, dict) else None
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            raise _Usage(f"{file}: [tool.layoutdsl] specs must be a list of folders")
+        return tuple(str(folder / item) for item in found)
+    return ()
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _lint(args: Any) -> int:
+    from layoutdsl.lint import lint, report
+
+    found, files = lint(args.paths, folders(args.specs))
+    print(report(found, files))
+    return FINDINGS if found else CLEAN
+
+
+def _plan(args: Any) -> int:
+    from layoutdsl.compile import compile_plan
+
+    plan = compile_plan(
+        args.source, args.target, args.module, _once(args.size, "--size"), params=_once(args.param, "--param"),
+        tp=args.tp, rank=args.rank, ep=args.ep, ep_rank=args.ep_rank, specs=folders(args.specs),
+    )
+    if not args.json:
+        print(plan.explain())
+        return CLEAN
+    # Rows of numbers stay on one line. No text is touched: within text a JSON line break is written `\n`.
+    print(re.sub(r"\[\n\s*([-\d,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", plan.to_json(indent=1)))
+    return CLEAN
+
+
+def _conform(args: Any) -> int:
+    from layoutdsl import backends, conform
+
+    backends.load(args.backend)
+    cases = conform.cases(args.folder, backend=args.backend, specs=folders(args.specs))
+    passed, failed = _counted(cases, "failed")
+    # A folder may hold cases alone; then its index names no table of rules.
+    has_rules = "policy" in conform.index(args.folder) or (args.folder / "policy.json").exists()
+    right, wrong = _counted(conform.policy(args.folder) if has_rules else (), "wrong")
+    print(f"{right + wrong} policy rows checked, {wrong} wrong")
+    print(f"{passed} passed, {failed} failed")
+    return FINDINGS if failed or wrong or not passed + right else CLEAN
+
+
+def _counted(outcomes: Iterable[Any], word: str) -> tuple[int, int]:
+    """How many outcomes are right and how many are not; each of the latter is printed as it comes."""
+    right = wrong = 0
+    for outcome in outcomes:
+        right, wrong = right + (outcome.wrong is None), wrong + (outcome.wrong is not None)
+        if outcome.wrong is not None:
+            print(f"{word}: {outcome.name}: {outcome.wrong}", flush=True)
+    return right, wrong
+
+
+def _schema(args: Any) -> int:
+    from layoutdsl import schema
+
+    if args.out is None:
+        import json
+
+        print(json.dumps({kind: schema.schema(kind) for kind in schema.KINDS}, indent=2, ensure_ascii=False))
+        return CLEAN
+    try:
+        for path in schema.write(args.out):
+            print(path)
+    except OSError as error:
+        raise _Usage(f"cannot write to {args.out}: {(error.strerror or 'unknown reason').lower()}") from None
+    return CLEAN
+
+
+def _convert(args: Any) -> int:
+    from layoutdsl.convert import command
+
+    args.specs = folders(args.specs)
+    return command(args)
+
+
+_COMMANDS: dict[str, Callable[[Any], int]] = {
+    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, "convert": _convert,
+}

@@ -1,0 +1,216 @@
+"""A Hugging Face folder as its headers show it: config.json, the index, and where each tensor's bytes stand.
+
+    folder = read_folder(Path("model"))
+    folder.entries["model.norm.weight"]      # Entry(dtype="bfloat16", shape=(256,), ...)
+    folder.read("model.norm.weight")         # the tensor
+
+Everything is held against everything else before a weight is read: the header against the size of its file, shapes
+against byte counts, the index against the headers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = {
+    "BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "I16": ("int16", 2), "U16": ("uint16", 2),
+    "I32": ("int32", 4), "U32": ("uint32", 4), "I64": ("int64", 8), "U64": ("uint64", 8), "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2), "F32": ("float32", 4), "F64": ("float64", 8), "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1), "F8_E8M0": ("float8_e8m0fnu", 1),
+}
+"""A dtype as safetensors spells it -> as torch names it, and its width in bytes."""
+
+MAX_JSON = 100_000_000
+"""Longest JSON that is read, a header's included (the limit of the safetensors library)."""
+
+INDEX = "model.safetensors.index.json"
+AGAIN = "download the file again"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor: what its header says, and where its bytes stand."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A checkpoint: the folder, its config.json and every tensor by name."""
+
+    path: Path
+    config: dict[str, Any]
+    entries: dict[str, Entry]
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor of that name, in memory."""
+        return read_tensor(self.entries[name])
+
+
+def read_folder(path: Path) -> Folder:
+    """Read and check everything but the weights. LayoutError names the file, what was expected and what was found."""
+    if not path.is_dir():
+        raise LayoutError(f"`{path}` is no folder", code="LP210", name="bad-checkpoint",
+                          help="give the folder that holds config.json and the safetensors files")
+    config = read_json(path / "config.json", "a checkpoint's folder has one beside its safetensors files")
+    return Folder(path, config, _indexed(path) if (path / INDEX).exists() else _alone(path))
+
+
+def _alone(path: Path) -> dict[str, Entry]:
+    files = sorted(path.glob("*.safetensors"))
+    if path / "model.safetensors" in files:
+        files = [path / "model.safetensors"]
+    if len(files) != 1:
+        found = f"{len(files)} safetensors files ({', '.join(file.name for file in files)})" if files else "no safetensors file"
+        raise LayoutError(f"`{path}` has {found} and no {INDEX}", code="LP212", name="index",
+                          help="the index says which tensor stands in which file; a single file needs none")
+    return read_header(files[0])[0]
+
+
+def _indexed(path: Path) -> dict[str, Entry]:
+    names = read_json(path / INDEX).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
+        _fail("LP212", "index", f"`{path / INDEX}` has no `weight_map` of tensors to files", AGAIN)
+    entries: dict[str, Entry] = {}
+    found: list[tuple[str, str | None]] = []
+    for name in sorted(set(names.values())):
+        file = path / name
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is no safetensors file of this folder", None)
+        if not file.is_file():
+            _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is not in `{path}`", AGAIN)
+        for key, entry in read_header(file)[0].items():
+            if key in entries:
+                found.append((f"tensor `{key}` stands in `{entries[key].file.name}` and in `{name}`", "keep one of them"))
+            elif names.get(key) != name:
+                known = f"in `{names[key]}`" if key in names else "nowhere"
+                found.append((f"tensor `{key}` stands in `{name}`, {INDEX} has it {known}", "the index and the files belong to two checkpoints"))
+            entries[key] = entry
+    for key, name in names.items():
+        if key not in entries:
+            found.append((f"{INDEX} has tensor `{key}` in `{name}`, whose header does not name it", did_you_mean(key, entries) or AGAIN))
+    if found:
+        raise refusal("LP212", "index", found)
+    return entries
+
+
+def refusal(code: str, name: str, found: Iterable[tuple[str, str | None]], limit: int = 8) -> LayoutError:
+    """One error for many findings (sentence, help); past `limit` they are counted."""
+    every = list(found)
+    shown = [Diagnostic(code, name, message, help=help) for message, help in every[:limit]]
+    if len(every) > limit:
+        shown.append(Diagnostic(code, name, f"and {len(every) - limit} more of this kind"))
+    return LayoutError.of(shown)
+
+
+def read_json(path: Path, help: str | None = None) -> dict[str, Any]:
+    """A JSON object from a file. Raises LayoutError where there is none."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_JSON + 1)
+    except OSError as error:
+        _fail("LP210", "bad-checkpoint", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", help)
+    return parse_json(text, f"`{path}`")
+
+
+def parse_json(text: bytes, what: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text[: MAX_JSON + 1].decode("utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        _fail("LP210", "bad-checkpoint", f"{what} is no JSON: {str(error)[:200]}", AGAIN)
+    if not isinstance(data, dict):
+        _fail("LP210", "bad-checkpoint", f"{what} holds a {type(data).__name__}, a JSON object is needed", AGAIN)
+    return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"`{next(name for name in names if names.count(name) > 1)}` stands twice")
+    return found
+
+
+def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file, held against its size."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(min(length, MAX_JSON)) if size >= 8 else b""
+    except OSError as error:
+        _fail("LP213", "bad-safetensors", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", None)
+    if size < 8 or length > size - 8 or length > MAX_JSON:
+        _fail("LP213", "bad-safetensors", f"`{path}` is truncated or no safetensors file: it has {size} bytes, too few for its header", AGAIN)
+    header = parse_json(text, f"the header of `{path}`")
+    metadata = header.pop("__metadata__", {})
+    entries = {name: _entry(path, name, value, 8 + length) for name, value in header.items()}
+    at = 8 + length
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.size)):
+        if entry.start != at:
+            _fail("LP213", "bad-safetensors", f"`{path}`: the bytes of tensor `{entry.name}` begin at {entry.start}, expected {at}", AGAIN)
+        at += entry.size
+    if at != size:
+        word = "truncated" if at > size else "too long"
+        _fail("LP213", "bad-safetensors", f"`{path}` is {word}: its header describes {at} bytes, the file has {size}", AGAIN)
+    return entries, metadata if isinstance(metadata, dict) else {}
+
+
+def _entry(path: Path, name: str, value: Any, base: int) -> Entry:
+    try:
+        dtype, shape, (start, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
+        good = all(isinstance(number, int) and number >= 0 for number in (*shape, start, end)) and start <= end
+    except (KeyError, TypeError, ValueError):
+        good, dtype, shape, start, end = False, "", (), 0, 0
+    if not good:
+        _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` lacks a dtype, a shape or its place", AGAIN)
+    if dtype not in DTYPES:
+        _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` has the unknown dtype `{dtype}`", f"known: {', '.join(DTYPES)}")
+    kind, width = DTYPES[dtype]
+    if end - start != math.prod(shape) * width:
+        _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` is {kind} {list(shape)} in {end - start} bytes, "
+              f"expected {math.prod(shape) * width}", AGAIN)
+    return Entry(name, path, kind, shape, base + start, end - start)
+
+
+def read_tensor(entry: Entry) -> torch.Tensor:
+    """The tensor that an entry names."""
+    import torch
+
+    dtype = getattr(torch, entry.dtype)
+    if not entry.size:
+        return torch.empty(entry.shape, dtype=dtype)
+    buffer = bytearray(entry.size)
+    try:
+        with entry.file.open("rb", buffering=0) as file:
+            file.seek(entry.start)
+            view, at = memoryview(buffer), 0
+            while at < entry.size and (count := file.readinto(view[at:])):
+                at += count
+    except OSError as error:
+        _fail("LP213", "bad-safetensors", f"`{entry.file}`: tensor `{entry.name}` cannot be read: {(error.strerror or 'unknown reason').lower()}", None)
+    if at < entry.size:
+        _fail("LP213", "bad-safetensors", f"`{entry.file}` became shorter while it was read, at tensor `{entry.name}`", AGAIN)
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(entry.shape)
+
+
+def _fail(code: str, name: str, message: str, help: str | None) -> NoReturn:
+    raise LayoutError(message, code=code, name=name, help=help)
