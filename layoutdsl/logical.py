@@ -73,4 +73,6 @@ def _tensor(tensor: Stored) -> list[str]:
         order = "(e n k)"
     shape = "shape: [2], " if tensor.role == "weight_shape" else ""
     flags = f"scaled: {tensor.scaled}, plus: {tensor.plus}, reciprocal: {str(tensor.reciprocal).lower()}"
+    if tensor.derive:
+        flags += f", derive: {tensor.derive}"
     return [f"  {tensor.name.removeprefix('m.')}: {{role: {tensor.role}, dtype: {dtype}, code: {tensor.code.name}, {split}order: \"{order}\", {shape}{flags}}}"]
