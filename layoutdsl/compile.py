@@ -17,7 +17,7 @@ from layoutdsl.library import digest, load_spec, recall
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
 from layoutdsl.plan import Check, Duty, Extent, Lookup, Move, Operand, Plan, Program, Reduction, TensorInfo
 from layoutdsl.recodes import Habits, Recode
-from layoutdsl.resolve import Matrix, Ranks, Side, Stored, bind, group_of, matrices, pad, padded_to, tensors, with_extents
+from layoutdsl.resolve import Matrix, Ranks, Side, Stored, bind, group_of, matrices, pad, padded_to, taken, tensors, with_extents
 
 Sizes = Mapping[str, Union[int, Sequence[int]]]
 NOWHERE = View(Chain(()))
@@ -173,19 +173,12 @@ def _kernel_extents(
         known = {(e.matrix, e.role, e.part): e for e in request.extents}
         groups = request.groups or {}
         return [with_extents(matrix, known) for matrix in found], [groups[matrix.name] for matrix in found]
-    if side is source or request.group_given:
-        groups = [_given_group(kernel, side.params)] * len(found)
+    if side is source:
+        groups = [taken(kernel, matrix, int(side.params.get("group", -1))) for matrix in found]
     else:
-        groups = [group_of(kernel, source, matrix) for matrix in found]
+        given = int(side.params.get("group", -1)) if request.group_given else None
+        groups = [group_of(kernel, source, matrix, given) for matrix in found]
     return _padded(request, side, found, groups), groups
-
-
-def _given_group(kernel: Kernel, params: Mapping[str, ParamValue]) -> int:
-    group = int(params.get("group", -1))
-    if group not in kernel.accepts.groups:
-        raise LayoutError(f"kernel `{kernel.name}` does not take group {group}", code="LP123", name="group-not-taken",
-                          help=f"it takes {', '.join(map(str, kernel.accepts.groups))}")
-    return max(group, 0)
 
 
 def _padded(request: "_Request", kernel: Side, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:

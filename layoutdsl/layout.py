@@ -128,7 +128,27 @@ def refine(start: int, size: int, views: Sequence[View]) -> Iterator[tuple[int, 
 
     How many there are depends on the digits and on where the stretch begins and ends, not on its size.
     """
-    return _boxes(start, size, _levels(views))
+    levels = _levels(views)
+    loops = _aligned(start, size, levels)
+    return iter(((start, loops),)) if loops is not None else _boxes(start, size, levels)
+
+
+def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> tuple[Loop, ...] | None:
+    """The one box of a stretch that begins at a cut of every level and ends at one; None where it is not so simple."""
+    loops: list[Loop] = []
+    below = 1
+    for period, phases in levels:
+        if len(phases) > 1 or (start - phases[0]) % period:
+            return None
+        if size <= period:
+            break
+        if size % period:
+            return None
+        loops.append((period // below, below))
+        below = period
+    if size > below:
+        loops.append((size // below, below))
+    return tuple(loops) if size > 0 else None
 
 
 def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[int, tuple[Loop, ...]]]:

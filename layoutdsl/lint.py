@@ -31,7 +31,7 @@ def lint(paths: Sequence[str], specs: Sequence[str] = ()) -> tuple[list[Diagnost
         for path in files:
             if path.resolve() not in seen:
                 seen.add(path.resolve())
-                found += _file(path, names, tuple(specs))
+                found += sorted(_file(path, names, tuple(specs)), key=_place)
     return found, len(seen)
 
 
@@ -50,6 +50,10 @@ def _expanded(root: Path) -> Iterator[Path]:
         inside = path.relative_to(root).parts
         if "names" not in inside and not any(part.startswith(".") for part in inside):
             yield path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _place(finding: Diagnostic) -> tuple[int, int]:
+    return (finding.span.line, finding.span.column) if finding.span is not None else (0, 0)
 
 
 def _file(path: Path, names: dict[str, Path], specs: tuple[str, ...]) -> Iterator[Diagnostic]:

@@ -15,7 +15,7 @@ from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.grammar import Expr, GrammarError, Template, parse_names
 from layoutdsl.layout import Chain, View
-from layoutdsl.model import Format, Kernel, Module, Param, ParamValue, Spec, Tensor
+from layoutdsl.model import Format, Kernel, Module, Param, ParamValue, Spec, Tensor, Tile
 
 MAX_EXTENT = 1 << 40
 """Largest extent of an axis; products of two stay far below what JSON and 64 bits hold."""
@@ -595,14 +595,7 @@ def _shape(
 
 def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
     """The matrices padded to the kernel's tiles: of all choices of a tile family per matrix, the fewest stored bytes."""
-    best: tuple[tuple[int, int], tuple[Matrix, ...]] | None = None
-    known: dict[tuple[Matrix, int], int] = {}
-
-    def stored(matrix: Matrix, group: int) -> int:
-        if (matrix, group) not in known:
-            known[matrix, group] = stored_bytes(kernel, params, matrix, group)
-        return known[matrix, group]
-
+    choices: dict[tuple, tuple[Mapping[str, int], tuple[Tile, ...]]] = {}
     for tiles in _product([kernel.accepts.tiles] * len(found)):
         multiples: dict[str, int] = {}
         for matrix, tile, group in zip(found, tiles, groups):
@@ -610,13 +603,27 @@ def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence
             if matrix.pad == "part":
                 share = tile.n // math.gcd(tile.n, len(matrix.n))
                 multiples[matrix.n[0].axis] = math.lcm(multiples.get(matrix.n[0].axis, 1), share)
-        padded = tuple(padded_to(matrix, multiples, tile.n) for matrix, tile in zip(found, tiles))
-        cost = sum(map(stored, padded, groups))
-        spread = sum(matrix.n_padded + matrix.k.padded for matrix in padded)
-        if best is None or (cost, spread) < best[0]:
-            best = (cost, spread), padded
-    assert best is not None
-    return best[1]
+        extents = tuple(_padded_extents(matrix, multiples, tile.n) for matrix, tile in zip(found, tiles))
+        choices.setdefault(extents, (multiples, tiles))
+    made = [tuple(padded_to(m, multiples, tile.n) for m, tile in zip(found, tiles)) for multiples, tiles in choices.values()]
+    if len(made) == 1:
+        return made[0]
+    known: dict[tuple[Matrix, int], int] = {}
+
+    def cost(padded: tuple[Matrix, ...]) -> tuple[int, int]:
+        for key in zip(padded, groups):
+            if key not in known:
+                known[key] = stored_bytes(kernel, params, *key)
+        return sum(known[key] for key in zip(padded, groups)), sum(matrix.n_padded + matrix.k.padded for matrix in padded)
+
+    return min(made, key=cost)
+
+
+def _padded_extents(matrix: Matrix, multiples: Mapping[str, int], n_tile: int) -> tuple[int, ...]:
+    k = _up(matrix.k.length, multiples[matrix.k.axis])
+    if matrix.pad == "tail":
+        return k, _up(matrix.n_length, n_tile)
+    return k, *(_up(s.length, multiples[s.axis]) for s in matrix.n)
 
 
 def _product(choices: Sequence[Sequence]) -> Iterator[tuple]:
@@ -658,36 +665,52 @@ def stored_bytes(kernel: Kernel, params: Scope, matrix: Matrix, group: int) -> i
     return total
 
 
-def group_of(kernel: Kernel, source: Side, matrix: Matrix) -> int:
-    """The kernel group of one matrix (0: one group), or a refusal where an even cut cannot keep groups whole."""
-    group = int(source.params.get("group", -1) or -1)
-    if group < 0 or group >= matrix.k.size:
-        whole = True
-    elif matrix.k.length % group == 0 or not matrix.k.cut:
-        whole = False
-    elif group % matrix.k.length == 0:
-        whole = True
-    else:
-        cut = f"rank {matrix.k.start // matrix.k.length} holds {matrix.k.start} to {matrix.k.start + matrix.k.length - 1}"
-        fits = [c for c in range(matrix.k.size // matrix.k.length, 0, -1)
-                if matrix.k.size % c == 0 and (matrix.k.size // c) % group == 0]
-        raise LayoutError(
-            f"`{matrix.name}`: the cut of axis `{matrix.k.axis}` ({matrix.k.size} elements, {matrix.k.length} a rank) "
-            f"goes through a group of {group}: {cut}", code="LP122", name="group-cut",
-            help=f"{fits[0] if fits else 1} tensor-parallel ranks keep every group whole",
-        )
+def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) -> int:
+    """The kernel's group along k of one matrix (0: one group): the one given, else the source's own.
+
+    Raises LayoutError where the kernel does not take it, or a rank's groups would not lie inside the source's.
+    """
+    stored = int(source.params.get("group", -1))
+    whole = stored < 0 or stored >= matrix.k.size
+    inside = whole or (matrix.k.cut and stored % matrix.k.length == 0)
     accepted = kernel.accepts.groups
-    if whole and -1 in accepted:
-        return 0
-    if group in accepted:
-        return group
-    if whole and len(accepted) == 1:
-        return accepted[0]
-    shown = "one group" if whole else f"group {group}"
+    group = given if given is not None else _own_group(accepted, stored, inside)
+    taken(kernel, matrix, group)
+    if inside:
+        return max(group, 0)
+    if group < 0 or stored % group:
+        raise LayoutError(
+            f"`{matrix.name}` has groups of {stored} along `{matrix.k.axis}`, which {'one group' if group < 0 else f'groups of {group}'} "
+            f"of kernel `{kernel.name}` would join", code="LP124", name="groups-joined",
+            help=f"the kernel's groups must divide {stored}; leave target.group out to keep them",
+        )
+    if matrix.k.start % group or (matrix.k.cut and matrix.k.length % group):
+        raise _group_cut(matrix, group)
+    return group
+
+
+def taken(kernel: Kernel, matrix: Matrix, group: int) -> int:
+    """The group, -1 as 0, if the kernel takes it; else LayoutError."""
+    if group in kernel.accepts.groups:
+        return max(group, 0)
     raise LayoutError(
-        f"`{matrix.name}` has {shown} along `{matrix.k.axis}`, which kernel `{kernel.name}` does not take",
-        code="LP123", name="group-not-taken",
-        help="it takes " + ", ".join("one group (-1)" if g == -1 else str(g) for g in accepted),
+        f"`{matrix.name}` has {'one group' if group < 0 else f'groups of {group}'} along `{matrix.k.axis}`, which kernel "
+        f"`{kernel.name}` does not take", code="LP123", name="group-not-taken",
+        help="it takes " + ", ".join("one group (-1)" if g == -1 else str(g) for g in kernel.accepts.groups),
     )
 
 
+def _own_group(accepted: Sequence[int], stored: int, inside: bool) -> int:
+    if inside and -1 in accepted:
+        return -1
+    return accepted[0] if inside and len(accepted) == 1 else stored
+
+
+def _group_cut(matrix: Matrix, group: int) -> LayoutError:
+    k = matrix.k
+    fits = next(c for c in range(k.size // k.length, 0, -1) if k.size % c == 0 and (c == 1 or k.size // c % group == 0))
+    return LayoutError(
+        f"`{matrix.name}`: {k.size // k.length} tensor-parallel ranks cut axis `{k.axis}` of {k.size} elements through a "
+        f"group of {group}: each holds {k.length}", code="LP122", name="group-cut",
+        help=f"{fits} tensor-parallel rank{'s keep' if fits > 1 else ' keeps'} every group whole",
+    )

@@ -19,6 +19,11 @@ from layoutdsl.model import KINDS, Param
 # Draft 7 and not 2020-12, which pydantic writes: it is the only one that all YAML servers read without reserve.
 DRAFT = "http://json-schema.org/draft-07/schema#"
 
+_ABOUT = {
+    "checkpoint": "How a checkpoint's tensors are stored.",
+    "kernel": "How a kernel wants its tensors, and which matrices it takes.",
+    "module": "Matrices that share axes.",
+}
 # Hover texts of keys that the models leave undescribed, by the model's title; "" stands for all of them.
 _SAID = {
     "": {
@@ -44,7 +49,7 @@ def schema(kind: str) -> dict[str, Any]:
     """The schema of one kind of spec: checkpoint, kernel or module."""
     raw = KINDS[kind].model_json_schema(schema_generator=_Generator)
     definitions = raw.pop("$defs", {})
-    made = {"$schema": DRAFT, **_plain(raw), "title": f"layoutdsl {kind} spec"}
+    made = {"$schema": DRAFT, **_plain(raw), "title": f"layoutdsl {kind} spec", "description": _ABOUT[kind]}
     return {**made, "definitions": {name: _plain(definition) for name, definition in sorted(definitions.items())}}
 
 

@@ -1,10 +1,12 @@
 """The strict YAML reader: what it reads, what it refuses, and where it says so.
 
 Each file in tests/errors is a bad spec that begins with the exact report it earns, as comments. A first line
-`# model: <name>` names one of `MODELS` to validate against; without it the file is only read. After a change of
-wording, `python tests/test_source.py` writes the reports anew: review them as a diff.
+`# model: <name>` names one of `MODELS` to validate against (`spec`: the real ones, by the whole of `lint`); without it
+the file is only read. After a change of wording, `python tests/test_source.py` writes the reports anew: review them as
+a diff.
 """
 
+import contextlib
 import random
 import time
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from layoutdsl.errors import LayoutError, Span
+from layoutdsl.lint import lint
+from layoutdsl.model import Spec
 from layoutdsl.source import CODES, MAX_BYTES, Tree, read, read_file, validate
 
 ERRORS = Path(__file__).parent / "errors"
@@ -81,7 +85,7 @@ class Toy(Base):
         return self
 
 
-MODELS: dict[str, type[BaseModel]] = {"toy": Toy}
+MODELS: dict[str, type[BaseModel]] = {"toy": Toy, "spec": Spec}
 
 
 # --- bad specs -------------------------------------------------------------------------------------------------------
@@ -96,6 +100,10 @@ def split_fixture(path: Path) -> tuple[type[BaseModel] | None, str]:
 
 def report_of(path: Path) -> str:
     model, _ = split_fixture(path)
+    if model is Spec:
+        with contextlib.chdir(path.parent):
+            found, _ = lint([path.name])
+        return "\n\n".join(finding.render() for finding in found) or "nothing was found"
     try:
         tree = read(path.read_text(encoding="utf-8"), path.name)
         if model is not None:

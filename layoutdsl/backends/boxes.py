@@ -1,7 +1,7 @@
 """Boxes of elements as strided views of flat code arrays: what the torch backend copies at once.
 
 A box is one run along n times one along k. Its loops, outermost first, give the sizes of a view, and their steps its
-strides, on the target's side and on the source's. With two runs of (count 4, ddst 8, dsrc 1) along n and (count 8,
+strides, on the target's side and on the source's. With a loop (count 4, ddst 8, dsrc 1) along n and one (count 8,
 ddst 1, dsrc 4) along k, `box.target(a).copy_(box.source(b))` transposes 4 x 8 codes.
 
 Elements that share a target (a loop with ddst 0) are one writer, the first, and its followers.
@@ -17,7 +17,7 @@ import torch
 
 from layoutdsl.plan import Move
 
-PIECE = 1 << 24
+PIECE = 1 << 22
 """How many elements are recoded or looked up at once; bounds the memory of intermediate results."""
 
 Loop = tuple[int, int, int, int, int]
@@ -99,9 +99,17 @@ def boxes(move: Move) -> Iterator[Box]:
     """The boxes of a move in order. Loops that move neither address only count elements that share, and are left out."""
     for n in move.n:
         for k in move.k:
-            loops = tuple((axis, count, dx, ddst, dsrc) for axis, side in enumerate((n, k))
-                          for count, dx, ddst, dsrc in reversed(side.loops) if ddst or dsrc)
+            loops = tuple(
+                (axis, count, dx, ddst, dsrc) for axis, side in enumerate((n, k))
+                for count, dx, ddst, dsrc in reversed(side.loops) if ddst or dsrc
+            )
             yield Box(n.part, (n.x, k.x), n.dst + k.dst, (n.src, k.src), loops, n.join or k.join)
+
+
+def alone(box: Box) -> Box:
+    """Of elements that share a target the first, with loops of one turn in the place of theirs."""
+    return replace(box, loops=tuple((axis, count if ddst else 1, *steps, ddst, dsrc)
+                                    for axis, count, *steps, ddst, dsrc in box.loops))
 
 
 def may_share(move: Move) -> bool:
@@ -116,7 +124,8 @@ def first(mask: torch.Tensor) -> int | None:
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """target.copy_(source); on a CPU apart for each place in a word, since torch is slow at loops of two or four."""
-    steps = [(step, at) for at, (step, size) in enumerate(zip(target.stride(), target.shape)) if step < 8 and 1 < size <= 8]
+    dims = enumerate(zip(target.stride(), target.shape))
+    steps = [(step, at) for at, (step, size) in dims if step < 8 and 1 < size <= 8]
     if target.numel() < 1 << 16 or target.is_cuda or not steps:
         target.copy_(source)
         return

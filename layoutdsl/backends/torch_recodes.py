@@ -41,7 +41,8 @@ def twin(recode: Recode, codes: torch.Tensor, *, zero: torch.Tensor | None = Non
         assert isinstance(factor, float)
         made, bad = _table(recode, factor, shift, stepwise, codes.device)
         at = codes.reshape(-1).to(torch.int32)
-        return made.index_select(0, at).view(codes.shape), None if bad is None else bad.index_select(0, at).view(codes.shape)
+        refused = None if bad is None else bad.index_select(0, at).view(codes.shape)
+        return made.index_select(0, at).view(codes.shape), refused
     return _computed(recode, codes, factor, shift, stepwise)
 
 
@@ -75,7 +76,8 @@ def encode(code: Code, values: torch.Tensor) -> Made:
     finite = exponent != 1024
     if code.kind == "power":
         made = exponent + 127
-        power = ((bits & ((1 << 52) - 1)) == 0) & (values > 0) & (made >= 0) & (made <= (255 if code.name == "e8m0z" else 254))
+        alone = ((bits & ((1 << 52) - 1)) == 0) & (values > 0)
+        power = alone & (made >= 0) & (made <= (255 if code.name == "e8m0z" else 254))
         return torch.where(power, made, 0).to(STORED[code.bits]), ~(power | (values == 0))
     assert code.kind == "float", f"{code.name} is never computed"
     biased = (exponent + code.bias).clamp(min=1)
@@ -84,15 +86,11 @@ def encode(code: Code, values: torch.Tensor) -> Made:
     whole = (magnitude * step.view(torch.float64)).round().to(torch.int64) + ((biased - 1) << code.mantissa)
     whole = torch.where(magnitude < code.floor, 0, whole)
     negative = bits < 0
-    bad = ~finite | (whole > _whole(code.top, code))
+    bad = ~finite | (whole > code.encode(code.top))
     if not code.sign:
         bad |= negative & (magnitude > 0)
         return whole.to(STORED[code.bits]), bad
     return (whole | (negative.to(torch.int64) << (code.bits - 1))).to(STORED[code.bits]), bad
-
-
-def _whole(value: float, code: Code) -> int:
-    return code.encode(value)
 
 
 def _nibbles(recode: Recode, codes: torch.Tensor, zero: torch.Tensor | None) -> torch.Tensor:

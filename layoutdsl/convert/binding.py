@@ -28,7 +28,7 @@ Found = dict[tuple[str, str], Entry]
 
 @dataclass(frozen=True)
 class Job:
-    """One unit to convert: its checkpoint tensors by the plan's names, the module's sizes, and all source parameters."""
+    """One unit to convert: its tensors by the plan's names, the module's sizes, and all parameters of the source."""
 
     unit: Unit
     inputs: dict[str, Entry]
@@ -56,8 +56,11 @@ def bound(folder: Folder, declared: Declared, names: Names, architecture: str, s
     numbers = numbers_of(names, folder.config)
     for key, count in names.count.items():
         if numbers[count] > len(folder.entries):
-            raise LayoutError(f"config.json counts {numbers[count]} of `{key}`, the files hold {len(folder.entries)} tensors in all",
-                              code="LP215", name="bad-config")
+            raise LayoutError(
+                f"config.json counts {numbers[count]} of `{key}`, the files hold {len(folder.entries)} tensors in all",
+                code="LP215",
+                name="bad-config",
+            )
     units = list(units_of(names, numbers))
     shapes = {unit.key: _Shape.of(unit, numbers, specs) for unit in units}
     places = _dictionary(units, shapes, declared.spec)
@@ -76,8 +79,11 @@ def bound(folder: Folder, declared: Declared, names: Names, architecture: str, s
             strangers.append((f"tensor `{name}` of `{entry.file.name}` is none that names `{names.names}` know", help))
     if strangers:
         raise refusal("LP216", "unmatched-tensor", strangers)
-    missing = [(f"tensor `{name}` is in no file of `{folder.path}`", None)
-               for name, need in copied.items() if need == "needed" and name not in folder.entries]
+    missing = [
+        (f"tensor `{name}` is in no file of `{folder.path}`", None)
+        for name, need in copied.items()
+        if need == "needed" and name not in folder.entries
+    ]
     if missing:
         raise refusal("LP217", "missing-tensor", missing)
     binder = _Binder(declared, shapes)
@@ -91,8 +97,12 @@ def bound(folder: Folder, declared: Declared, names: Names, architecture: str, s
         unquantized += [unit.layer(part) for part in shapes[unit.key].parts]
         copies += found.values()
     if not jobs:
-        raise LayoutError(f"no layer of `{folder.path}` is quantized", code="LP211", name="unknown-format",
-                          help="there is nothing to convert")
+        raise LayoutError(
+            f"no layer of `{folder.path}` is quantized",
+            code="LP211",
+            name="unknown-format",
+            help="there is nothing to convert",
+        )
     return Work(tuple(jobs), tuple(copies), tuple(unquantized))
 
 
@@ -112,8 +122,11 @@ class _Shape:
         sizes = unit.sizes(numbers)
         found = matrices(module, bind(module, own), sizes, Ranks())
         if len(found) != 1:
-            raise LayoutError(f"module `{module.name}` has {len(found)} matrices, names with one each are served", code="LP214",
-                              name="unknown-architecture")
+            raise LayoutError(
+                f"module `{module.name}` has {len(found)} matrices, names with one each are served",
+                code="LP214",
+                name="unknown-architecture",
+            )
         return _Shape(found[0], sizes, unit.whole(numbers))
 
     @property
@@ -136,8 +149,12 @@ def _dictionary(units: Sequence[Unit], shapes: Mapping[str, _Shape], spec: Forma
             for tensor in known:
                 name = unit.source(part, tensor)
                 if name in places:
-                    raise LayoutError(f"two units take the tensor `{name}`: `{units[places[name][0]].name}` and `{unit.name}`",
-                                      code="LP214", name="unknown-architecture", help="correct the names' templates")
+                    raise LayoutError(
+                        f"two units take the tensor `{name}`: `{units[places[name][0]].name}` and `{unit.name}`",
+                        code="LP214",
+                        name="unknown-architecture",
+                        help="correct the names' templates",
+                    )
                 places[name] = at, part, tensor
     return places
 
@@ -159,33 +176,51 @@ class _Binder:
     def is_quantized(self, unit: Unit, found: Found) -> bool:
         """Whether a unit is stored in the format, which must be what config.json declares."""
         parts = self.shapes[unit.key].parts
-        plain = {part: self._is_plain({tensor: entry for (p, tensor), entry in found.items() if p == part}) for part in parts}
+        plain = {
+            part: self._is_plain({tensor: entry for (p, tensor), entry in found.items() if p == part}) for part in parts
+        }
         for part in parts:
             layer = unit.layer(part)
             if plain[part] and self.declared.covers(layer):
                 raise LayoutError(
                     f"config.json declares `{layer}` quantized, the files hold `{unit.source(part, 'weight')}` as "
-                    f"{found[part, 'weight']}", code="LP218", name="config-differs",
-                    help="list it under quantization_config's `ignore` if it was meant to stay as it is")
+                    f"{found[part, 'weight']}",
+                    code="LP218",
+                    name="config-differs",
+                    help="list it under quantization_config's `ignore` if it was meant to stay as it is",
+                )
             if not plain[part] and not self.declared.covers(layer):
                 if not any(p == part for p, _ in found):
                     raise self._missing(unit, part, "weight")
                 raise LayoutError(
                     f"config.json leaves `{layer}` unquantized, the files hold "
-                    f"{', '.join(f'`{entry.name}`' for (p, _), entry in found.items() if p == part)}", code="LP218",
-                    name="config-differs", help="correct the lists in quantization_config")
+                    f"{', '.join(f'`{entry.name}`' for (p, _), entry in found.items() if p == part)}",
+                    code="LP218",
+                    name="config-differs",
+                    help="correct the lists in quantization_config",
+                )
         if len(set(plain.values())) > 1:
             one, other = (next(part for part in parts if plain[part] is value) for value in (True, False))
-            raise LayoutError(f"`{unit.layer(other)}` is quantized and `{unit.layer(one)}` is not, but both make up `{unit.name}`",
-                              code="LP218", name="config-differs", help="quantize all parts of a fused layer, or none")
+            raise LayoutError(
+                f"`{unit.layer(other)}` is quantized and `{unit.layer(one)}` is not, but both make up `{unit.name}`",
+                code="LP218",
+                name="config-differs",
+                help="quantize all parts of a fused layer, or none",
+            )
         return not plain[parts[0]]
 
     def _is_plain(self, own: Mapping[str, Entry]) -> bool:
-        return "weight" in own and all(tensor in PLAIN and entry.dtype in PLAIN[tensor] for tensor, entry in own.items())
+        return "weight" in own and all(
+            tensor in PLAIN and entry.dtype in PLAIN[tensor] for tensor, entry in own.items()
+        )
 
     def _missing(self, unit: Unit, part: str, tensor: str, expected: str = "") -> LayoutError:
-        return LayoutError(f"tensor `{unit.source(part, tensor)}` is in no file{expected}", code="LP217", name="missing-tensor",
-                           help=f"`{unit.name}` is made from it, as {self.declared} has it")
+        return LayoutError(
+            f"tensor `{unit.source(part, tensor)}` is in no file{expected}",
+            code="LP217",
+            name="missing-tensor",
+            help=f"`{unit.name}` is made from it, as {self.declared} has it",
+        )
 
     def job(self, unit: Unit, found: Found) -> Job:
         shape = self.shapes[unit.key]
@@ -214,11 +249,20 @@ class _Binder:
     def _candidates(self, unit: Unit) -> Iterator[dict[str, ParamValue]]:
         """All values of the parameters that neither config.json nor the names state; defaults first."""
         spec = self.declared.spec
-        own = {name.removeprefix("source."): value for name, value in unit.names.params.items() if name.startswith("source.")}
+        own = {
+            name.removeprefix("source."): value
+            for name, value in unit.names.params.items()
+            if name.startswith("source.")
+        }
         fixed = bind(spec, {**self.declared.stated, **own})
-        loose = {name: param for name, param in spec.params.items()
-                 if param.config is None and name not in own and param.type in ("bool", "values")}
-        choices = [sorted(_values(param), key=lambda value, name=name: value != fixed[name]) for name, param in loose.items()]
+        loose = {
+            name: param
+            for name, param in spec.params.items()
+            if param.config is None and name not in own and param.type in ("bool", "values")
+        }
+        choices = [
+            sorted(_values(param), key=lambda value, name=name: value != fixed[name]) for name, param in loose.items()
+        ]
         for values in itertools.product(*choices):
             yield {**fixed, **dict(zip(loose, values, strict=True))}
 
@@ -231,6 +275,7 @@ class _Binder:
         wanted = {shape.place(info.name): info for info in self._expected(shape, params)}
         for (part, tensor), info in wanted.items():
             dtypes, sizes = " or ".join(info.dtypes), list(info.full_shape)
+            stated = f"config.json declares {self.declared} and sizes {_shown(shape.sizes)}"
             if (part, tensor) not in found:
                 yield self._missing(unit, part, tensor, f"; expected {dtypes} {sizes}")
                 continue
@@ -238,12 +283,17 @@ class _Binder:
             if entry.dtype not in info.dtypes or _squeezed(entry.shape) != _squeezed(sizes):
                 yield LayoutError(
                     f"tensor `{entry.name}` of `{entry.file.name}` is {entry}, expected {dtypes} {sizes}",
-                    code="LP219", name="tensor-differs",
-                    help=f"config.json declares {self.declared} and sizes {_shown(shape.sizes)}; one of the two is wrong")
+                    code="LP219",
+                    name="tensor-differs",
+                    help=f"{stated}; the file or config.json is wrong",
+                )
         for place, entry in found.items():
             if place not in wanted:
-                yield LayoutError(f"tensor `{entry.name}` of `{entry.file.name}` has no place in {self.declared}", code="LP216",
-                                  name="unmatched-tensor")
+                yield LayoutError(
+                    f"tensor `{entry.name}` of `{entry.file.name}` has no place in {self.declared}",
+                    code="LP216",
+                    name="unmatched-tensor",
+                )
 
 
 def _values(param: Param) -> tuple[ParamValue, ...]:

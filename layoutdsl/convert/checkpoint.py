@@ -23,10 +23,22 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = {
-    "BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "I16": ("int16", 2), "U16": ("uint16", 2),
-    "I32": ("int32", 4), "U32": ("uint32", 4), "I64": ("int64", 8), "U64": ("uint64", 8), "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2), "F32": ("float32", 4), "F64": ("float64", 8), "F8_E4M3": ("float8_e4m3fn", 1),
-    "F8_E5M2": ("float8_e5m2", 1), "F8_E8M0": ("float8_e8m0fnu", 1),
+    "BOOL": ("bool", 1),
+    "U8": ("uint8", 1),
+    "I8": ("int8", 1),
+    "I16": ("int16", 2),
+    "U16": ("uint16", 2),
+    "I32": ("int32", 4),
+    "U32": ("uint32", 4),
+    "I64": ("int64", 8),
+    "U64": ("uint64", 8),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "F32": ("float32", 4),
+    "F64": ("float64", 8),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "F8_E8M0": ("float8_e8m0fnu", 1),
 }
 """A dtype as safetensors spells it -> as torch names it, and its width in bytes."""
 
@@ -68,8 +80,12 @@ class Folder:
 def read_folder(path: Path) -> Folder:
     """Read and check everything but the weights. LayoutError names the file, what was expected and what was found."""
     if not path.is_dir():
-        raise LayoutError(f"`{path}` is no folder", code="LP210", name="bad-checkpoint",
-                          help="give the folder that holds config.json and the safetensors files")
+        raise LayoutError(
+            f"`{path}` is no folder",
+            code="LP210",
+            name="bad-checkpoint",
+            help="give the folder that holds config.json and the safetensors files",
+        )
     config = read_json(path / "config.json", "a checkpoint's folder has one beside its safetensors files")
     return Folder(path, config, _indexed(path) if (path / INDEX).exists() else _alone(path))
 
@@ -79,9 +95,17 @@ def _alone(path: Path) -> dict[str, Entry]:
     if path / "model.safetensors" in files:
         files = [path / "model.safetensors"]
     if len(files) != 1:
-        found = f"{len(files)} safetensors files ({', '.join(file.name for file in files)})" if files else "no safetensors file"
-        raise LayoutError(f"`{path}` has {found} and no {INDEX}", code="LP212", name="index",
-                          help="the index says which tensor stands in which file; a single file needs none")
+        found = (
+            f"{len(files)} safetensors files ({', '.join(file.name for file in files)})"
+            if files
+            else "no safetensors file"
+        )
+        raise LayoutError(
+            f"`{path}` has {found} and no {INDEX}",
+            code="LP212",
+            name="index",
+            help="the index says which tensor stands in which file; a single file needs none",
+        )
     return read_header(files[0])[0]
 
 
@@ -99,14 +123,26 @@ def _indexed(path: Path) -> dict[str, Entry]:
             _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is not in `{path}`", AGAIN)
         for key, entry in read_header(file)[0].items():
             if key in entries:
-                found.append((f"tensor `{key}` stands in `{entries[key].file.name}` and in `{name}`", "keep one of them"))
+                found.append(
+                    (f"tensor `{key}` stands in `{entries[key].file.name}` and in `{name}`", "keep one of them")
+                )
             elif names.get(key) != name:
                 known = f"in `{names[key]}`" if key in names else "nowhere"
-                found.append((f"tensor `{key}` stands in `{name}`, {INDEX} has it {known}", "the index and the files belong to two checkpoints"))
+                found.append(
+                    (
+                        f"tensor `{key}` stands in `{name}`, {INDEX} has it {known}",
+                        "the index and the files belong to two checkpoints",
+                    )
+                )
             entries[key] = entry
     for key, name in names.items():
         if key not in entries:
-            found.append((f"{INDEX} has tensor `{key}` in `{name}`, whose header does not name it", did_you_mean(key, entries) or AGAIN))
+            found.append(
+                (
+                    f"{INDEX} has tensor `{key}` in `{name}`, whose header does not name it",
+                    did_you_mean(key, entries) or AGAIN,
+                )
+            )
     if found:
         raise refusal("LP212", "index", found)
     return entries
@@ -127,7 +163,9 @@ def read_json(path: Path, help: str | None = None) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(MAX_JSON + 1)
     except OSError as error:
-        _fail("LP210", "bad-checkpoint", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", help)
+        _fail(
+            "LP210", "bad-checkpoint", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", help
+        )
     return parse_json(text, f"`{path}`")
 
 
@@ -157,20 +195,37 @@ def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
             length = int.from_bytes(file.read(8), "little")
             text = file.read(min(length, MAX_JSON)) if size >= 8 else b""
     except OSError as error:
-        _fail("LP213", "bad-safetensors", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", None)
+        _fail(
+            "LP213", "bad-safetensors", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", None
+        )
     if size < 8 or length > size - 8 or length > MAX_JSON:
-        _fail("LP213", "bad-safetensors", f"`{path}` is truncated or no safetensors file: it has {size} bytes, too few for its header", AGAIN)
+        _fail(
+            "LP213",
+            "bad-safetensors",
+            f"`{path}` is truncated or no safetensors file: it has {size} bytes, too few for its header",
+            AGAIN,
+        )
     header = parse_json(text, f"the header of `{path}`")
     metadata = header.pop("__metadata__", {})
     entries = {name: _entry(path, name, value, 8 + length) for name, value in header.items()}
     at = 8 + length
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.size)):
         if entry.start != at:
-            _fail("LP213", "bad-safetensors", f"`{path}`: the bytes of tensor `{entry.name}` begin at {entry.start}, expected {at}", AGAIN)
+            _fail(
+                "LP213",
+                "bad-safetensors",
+                f"`{path}`: the bytes of tensor `{entry.name}` begin at {entry.start}, expected {at}",
+                AGAIN,
+            )
         at += entry.size
     if at != size:
         word = "truncated" if at > size else "too long"
-        _fail("LP213", "bad-safetensors", f"`{path}` is {word}: its header describes {at} bytes, the file has {size}", AGAIN)
+        _fail(
+            "LP213",
+            "bad-safetensors",
+            f"`{path}` is {word}: its header describes {at} bytes, the file has {size}",
+            AGAIN,
+        )
     return entries, metadata if isinstance(metadata, dict) else {}
 
 
@@ -183,11 +238,21 @@ def _entry(path: Path, name: str, value: Any, base: int) -> Entry:
     if not good:
         _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` lacks a dtype, a shape or its place", AGAIN)
     if dtype not in DTYPES:
-        _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` has the unknown dtype `{dtype}`", f"known: {', '.join(DTYPES)}")
+        _fail(
+            "LP213",
+            "bad-safetensors",
+            f"`{path}`: tensor `{name}` has the unknown dtype `{dtype}`",
+            f"known: {', '.join(DTYPES)}",
+        )
     kind, width = DTYPES[dtype]
     if end - start != math.prod(shape) * width:
-        _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` is {kind} {list(shape)} in {end - start} bytes, "
-              f"expected {math.prod(shape) * width}", AGAIN)
+        _fail(
+            "LP213",
+            "bad-safetensors",
+            f"`{path}`: tensor `{name}` is {kind} {list(shape)} in {end - start} bytes, "
+            f"expected {math.prod(shape) * width}",
+            AGAIN,
+        )
     return Entry(name, path, kind, shape, base + start, end - start)
 
 
@@ -206,9 +271,19 @@ def read_tensor(entry: Entry) -> torch.Tensor:
             while at < entry.size and (count := file.readinto(view[at:])):
                 at += count
     except OSError as error:
-        _fail("LP213", "bad-safetensors", f"`{entry.file}`: tensor `{entry.name}` cannot be read: {(error.strerror or 'unknown reason').lower()}", None)
+        _fail(
+            "LP213",
+            "bad-safetensors",
+            f"`{entry.file}`: tensor `{entry.name}` cannot be read: {(error.strerror or 'unknown reason').lower()}",
+            None,
+        )
     if at < entry.size:
-        _fail("LP213", "bad-safetensors", f"`{entry.file}` became shorter while it was read, at tensor `{entry.name}`", AGAIN)
+        _fail(
+            "LP213",
+            "bad-safetensors",
+            f"`{entry.file}` became shorter while it was read, at tensor `{entry.name}`",
+            AGAIN,
+        )
     return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(entry.shape)
 
 

@@ -32,7 +32,7 @@ class UnitNames(Base):
     """What is converted as one: a module with the names of its tensors."""
 
     module: str
-    params: dict[str, ParamValue] = {}
+    params: dict[str, ParamValue] = Field({})
     sizes: dict[str, Numbers] = Field(min_length=1, description="extent of each axis; a list where parts differ")
     whole: dict[str, Number] = Field({}, description="axis -> how many neighbours a rank keeps together")
     source: Name
@@ -48,7 +48,9 @@ class There(Base):
 
 
 _WORDS = {"always": {}, "maybe": {"maybe": True}}
-Presence = Annotated[There, BeforeValidator(lambda value: _WORDS.get(value, value) if isinstance(value, str) else value)]
+Presence = Annotated[
+    There, BeforeValidator(lambda value: _WORDS.get(value, value) if isinstance(value, str) else value)
+]
 
 
 class Names(Base):
@@ -58,9 +60,9 @@ class Names(Base):
     source: str = Field(min_length=1, description="where the names come from")
     architectures: tuple[str, ...] = Field(min_length=1, description="as config.json states them")
     config: dict[str, Numbers] = Field(min_length=1)
-    count: dict[str, str] = {}
+    count: dict[str, str] = Field({}, description="placeholder -> the number of `config` that counts it")
     units: dict[str, UnitNames] = Field(min_length=1)
-    copied: dict[str, Presence] = {}
+    copied: dict[str, Presence] = Field({})
 
 
 def for_architecture(architecture: str, specs: tuple[str, ...] = ()) -> Names:
@@ -74,8 +76,11 @@ def for_architecture(architecture: str, specs: tuple[str, ...] = ()) -> Names:
                 return names
             known += names.architectures
     raise LayoutError(
-        f"no names are known for the architecture `{architecture}`", code="LP214", name="unknown-architecture",
-        help=did_you_mean(architecture, known) or f"known: {', '.join(known)}; another is a file names/NAME.yaml in a folder of --specs",
+        f"no names are known for the architecture `{architecture}`",
+        code="LP214",
+        name="unknown-architecture",
+        help=did_you_mean(architecture, known)
+        or f"known: {', '.join(known)}; another is a file names/NAME.yaml in a folder of --specs",
     )
 
 
@@ -106,8 +111,13 @@ def _findings(names: Names, tree: Tree) -> Iterator[Diagnostic]:
         yield from _names_in(tree, unit.output, (*names.count, "tensor"), (*place, "output"))
         for field in ("source", "output"):
             if "tensor" not in {name for name, _, _ in getattr(unit, field).names()}:
-                yield tree.diagnostic("LD104", "unknown-name", "the name lacks `{tensor}`", (*place, field),
-                                      help="{tensor} stands for the format's own tensor names")
+                yield tree.diagnostic(
+                    "LD104",
+                    "unknown-name",
+                    "the name lacks `{tensor}`",
+                    (*place, field),
+                    help="{tensor} stands for the format's own tensor names",
+                )
     for text in names.copied:
         try:
             for name, _, _ in parse_template(text).names():
@@ -124,8 +134,14 @@ def _names_in(tree: Tree, expr: Expr | Template, known: Any, place: tuple[Any, .
 
 
 def _unknown(tree: Tree, name: str, known: Any, place: tuple[Any, ...], within: tuple[int, int] | None) -> Diagnostic:
-    return tree.diagnostic("LD104", "unknown-name", f"unknown name `{name}`", place, within=within,
-                           help=did_you_mean(name, known) or f"known here: {', '.join(known)}")
+    return tree.diagnostic(
+        "LD104",
+        "unknown-name",
+        f"unknown name `{name}`",
+        place,
+        within=within,
+        help=did_you_mean(name, known) or f"known here: {', '.join(known)}",
+    )
 
 
 # --- with the numbers of one model ------------------------------------------------------------------------------------
@@ -139,11 +155,17 @@ def numbers_of(names: Names, config: Mapping[str, Any]) -> dict[str, int]:
         way = next((way for way in ways if all(key in stated for key, _, _ in way.names())), None)
         if way is None:
             needed = " or ".join(" and ".join(f"`{key}`" for key, _, _ in way.names()) for way in ways)
-            raise LayoutError(f"config.json lacks {needed} (a whole number)", code="LP215", name="bad-config",
-                              help=f"names `{names.names}` need it for the sizes of the layers")
+            raise LayoutError(
+                f"config.json lacks {needed} (a whole number)",
+                code="LP215",
+                name="bad-config",
+                help=f"names `{names.names}` need it for the sizes of the layers",
+            )
         found[name] = _evaluated(way, stated)
         if found[name] < 1:
-            raise LayoutError(f"config.json makes `{name}` {found[name]}, at least 1 is needed", code="LP215", name="bad-config")
+            raise LayoutError(
+                f"config.json makes `{name}` {found[name]}, at least 1 is needed", code="LP215", name="bad-config"
+            )
     return found
 
 
@@ -151,7 +173,9 @@ def _evaluated(expr: Expr, scope: Mapping[str, int]) -> int:
     try:
         return int(expr.evaluate(scope))
     except GrammarError as error:
-        raise LayoutError(f"the numbers of config.json do not fit: {error.message}", code="LP215", name="bad-config") from None
+        raise LayoutError(
+            f"the numbers of config.json do not fit: {error.message}", code="LP215", name="bad-config"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -191,7 +215,9 @@ class Unit:
 
 def units_of(names: Names, numbers: Mapping[str, int]) -> Iterator[Unit]:
     """Every unit of a model, layer by layer."""
-    used = {key: [name for name in names.count if name in _placeholders(unit.source)] for key, unit in names.units.items()}
+    used = {
+        key: [name for name in names.count if name in _placeholders(unit.source)] for key, unit in names.units.items()
+    }
     for wanted in dict.fromkeys(tuple(placeholders) for placeholders in used.values()):
         for values in itertools.product(*(range(numbers[names.count[name]]) for name in wanted)):
             for key, unit in names.units.items():

@@ -1,8 +1,8 @@
-"""One plan per unit and rank; units that look alike share theirs. Also which kernel a format's codes go to by default."""
+"""One plan per unit and rank, shared by units that look alike; and the kernel that codes go to by default."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +43,16 @@ class Planner:
     def _compiled(self, job: Job) -> tuple[Plan, ...]:
         kernel = self.to or self._kernel(job)
         found = tuple(
-            compile_plan(self._name, kernel, job.module, job.sizes, params=self._params(job), tp=self.tp, rank=rank, specs=self.specs)
+            compile_plan(
+                self._name,
+                kernel,
+                job.module,
+                job.sizes,
+                params=self._params(job),
+                tp=self.tp,
+                rank=rank,
+                specs=self.specs,
+            )
             for rank in self.ranks
         )
         self._heads(job, found[0])
@@ -55,8 +64,16 @@ class Planner:
         """The way back from a rank's outputs, and the rank's slice of the source in the source's own format."""
         if plan.digest not in self.slices:
             params = {**self._params(job), **{f"target.{name}": value for name, value in job.params.items()}}
-            own = compile_plan(self._name, self._name, job.module, job.sizes, params=params, tp=self.tp, rank=plan.ranks.rank,
-                               specs=self.specs)
+            own = compile_plan(
+                self._name,
+                self._name,
+                job.module,
+                job.sizes,
+                params=params,
+                tp=self.tp,
+                rank=plan.ranks.rank,
+                specs=self.specs,
+            )
             self.slices[plan.digest] = plan.inverse(specs=self.specs), own
         return self.slices[plan.digest]
 
@@ -75,10 +92,13 @@ class Planner:
             if extent.part != "*" and extent.length < extent.size and extent.length % grain:
                 count = extent.size // grain
                 fits = max(ranks for ranks in range(1, self.tp) if count % ranks == 0)
-                part = f" of part `{extent.part}`" if extent.part else ""
+                where = f"axis `{extent.axis}`" + (f" of part `{extent.part}`" if extent.part else "")
                 raise LayoutError(
-                    f"{self.tp} tensor-parallel ranks do not divide the {count} heads of {grain} along `{extent.axis}`{part}",
-                    code="LP120", name="uneven-cut", help=f"{fits} ranks do")
+                    f"{where} has {count} heads of {grain}, which {self.tp} tensor-parallel ranks do not divide evenly",
+                    code="LP120",
+                    name="uneven-cut",
+                    help=f"{fits} ranks divide them",
+                )
 
     # the kernel -------------------------------------------------------------------------------------------------------
 
@@ -98,18 +118,24 @@ class Planner:
                 except LayoutError as error:
                     why = error
         assert why is not None
-        raise LayoutError(f"no shipped kernel takes the codes of `{self.spec.name}`", code="LP130", name="no-conversion",
-                          help="name a kernel of your own with --to and its folder with --specs")
+        raise LayoutError(
+            f"no shipped kernel takes the codes of `{self.spec.name}`",
+            code="LP130",
+            name="no-conversion",
+            help="name a kernel of your own with --to and its folder with --specs",
+        )
 
     def _fits(self, kernel: Kernel, job: Job, matrix: Matrix) -> None:
-        """Raises LayoutError where the kernel's codes or scales are of another kind. Shapes are the planner's business."""
+        """LayoutError where the kernel's codes or scales are of another kind. Shapes are the planner's business."""
         params = bind(kernel, _accepted(kernel, job.params))
         (padded,) = pad(kernel, params, [matrix], [0])
         source = {tensor.role: tensor for tensor in tensors(Side(self.spec, job.params, "whole"), matrix)}
         target = {tensor.role: tensor for tensor in tensors(Side(kernel, params, "padded"), padded, 0)}
         recodes.for_codes(matrix.name, source["codes"], target["codes"], "zero_point" in source, False)
         if "scale" in source and "scale" in target:
-            scale = recodes.for_scale(matrix.name, source["scale"], target["scale"], source.get("global_scale"), target.get("global_scale"))
+            scale = recodes.for_scale(
+                matrix.name, source["scale"], target["scale"], source.get("global_scale"), target.get("global_scale")
+            )
             if "global_scale" in target:
                 recodes.for_global(matrix.name, source.get("global_scale"), target["global_scale"], scale)
         elif "scale" in source or "scale" in target:
@@ -131,11 +157,9 @@ def _accepted(kernel: Kernel, params: Mapping[str, ParamValue]) -> dict[str, Par
 
 def within(job: Job, error: LayoutError) -> LayoutError:
     """The same error with the unit that it is about."""
-    return LayoutError.of([
-        Diagnostic(d.code, d.name, f"`{job.unit.name}`: {d.message}", d.span, d.help, d.source) for d in error.diagnostics
-    ])
-
-
-def distinct(plans: Sequence[Sequence[Plan]], at: int) -> dict[str, Plan]:
-    """The different plans of one rank by the first twelve digits of their digest."""
-    return {row[at].digest[:12]: row[at] for row in plans}
+    return LayoutError.of(
+        [
+            Diagnostic(d.code, d.name, f"`{job.unit.name}`: {d.message}", d.span, d.help, d.source)
+            for d in error.diagnostics
+        ]
+    )

@@ -16,6 +16,7 @@ from typing import Any
 from layoutdsl import library
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Checkpoint, ParamValue
+from layoutdsl.resolve import bind
 
 IGNORED = ("ignore", "modules_to_not_convert")
 """Keys of quantization_config that list layers left as they were: names, parts of names, or `re:` and a pattern."""
@@ -26,7 +27,7 @@ TARGETS = "config_groups.*.targets"
 
 @dataclass(frozen=True)
 class Declared:
-    """The format that config.json declares: its spec, the file of the spec, the parameters stated, and the lists of layers."""
+    """The format that config.json declares: its spec and the spec's file, parameters, lists of layers."""
 
     spec: Checkpoint
     path: Path
@@ -39,8 +40,10 @@ class Declared:
         if any(pattern.match(layer) for pattern in self._ignored):
             return False
         # A target without a dot that is no name of a layer is a class of layers, such as all linear ones.
-        return not self.targets or any("." not in t and not t.startswith("re:") for t in self.targets) or any(
-            pattern.match(layer) for pattern in self._targets
+        return (
+            not self.targets
+            or any("." not in t and not t.startswith("re:") for t in self.targets)
+            or any(pattern.match(layer) for pattern in self._targets)
         )
 
     @cached_property
@@ -68,11 +71,17 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
     """The format of a checkpoint and what config.json says of its parameters."""
     quantization = config.get("quantization_config")
     if not isinstance(quantization, dict):
-        raise LayoutError("config.json has no `quantization_config`: the checkpoint is not quantized", code="LP211",
-                          name="unknown-format", help="convert takes quantized checkpoints; quantize this one first")
+        raise LayoutError(
+            "config.json has no `quantization_config`: the checkpoint is not quantized",
+            code="LP211",
+            name="unknown-format",
+            help="convert takes quantized checkpoints; quantize this one first",
+        )
     found = [(spec, path) for spec, path in _checkpoints(specs) if _detects(spec, quantization)]
     if len(found) != 1:
-        raise _undetected(quantization, [spec for spec, _ in found] or [spec for spec, _ in _checkpoints(specs)], bool(found))
+        raise _undetected(
+            quantization, [spec for spec, _ in found] or [spec for spec, _ in _checkpoints(specs)], bool(found)
+        )
     spec, path = found[0]
     stated: dict[str, ParamValue] = {}
     for name, param in spec.params.items():
@@ -84,6 +93,12 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
         value = (param.map or {}).get(_text(value), value)
         if value is not None:
             stated[name] = value
+    try:
+        bind(spec, stated)
+    except LayoutError as error:
+        raise LayoutError(
+            f"config.json: {error.message}", code=error.diagnostics[0].code, name="parameter-value", help=error.help
+        ) from None
     ignored = [entry for key in IGNORED for entry in _strings(quantization.get(key))]
     targets = [entry for _, value in lookup(quantization, TARGETS.split(".")) for entry in _strings(value)]
     return Declared(spec, path, stated, tuple(ignored), tuple(targets))
@@ -115,9 +130,12 @@ def _undetected(quantization: Mapping[str, Any], known: Sequence[Checkpoint], se
     names = ", ".join(spec.name for spec in known)
     return LayoutError(
         f"{says}, which {'several formats go by: ' + names if several else 'is no format that a spec detects'}",
-        code="LP211", name="unknown-format",
-        help="let each spec's `detect` name more entries" if several else
-        "known: " + "; ".join(f"{s.name} ({', '.join(f'{k}: {v}' for k, v in s.detect.items())})" for s in known if s.detect),
+        code="LP211",
+        name="unknown-format",
+        help="let each spec's `detect` name more entries"
+        if several
+        else "known: "
+        + "; ".join(f"{s.name} ({', '.join(f'{k}: {v}' for k, v in s.detect.items())})" for s in known if s.detect),
     )
 
 
@@ -137,11 +155,14 @@ def lookup(data: Any, steps: Sequence[str], at: str = "") -> Iterator[tuple[str,
 def _agreed(quantization: Mapping[str, Any], way: str) -> list[Any]:
     """The one value under a path, or none; a refusal where config groups differ."""
     values = list(lookup(quantization, way.split(".")))
-    for place, value in values[1:]:
-        if _text(value) != _text(values[0][1]):
+    for value in values[1:]:
+        if _text(value[1]) != _text(values[0][1]):
+            one, other = (f"`{place}` is {_text(found)}" for place, found in (values[0], value))
             raise LayoutError(
-                f"config.json quantizes layers differently: `{values[0][0]}` is {_text(values[0][1])}, `{place}` is {_text(value)}",
-                code="LP215", name="bad-config", help="only checkpoints whose config groups agree are converted",
+                f"config.json quantizes layers differently: {one}, {other}",
+                code="LP215",
+                name="bad-config",
+                help="only checkpoints whose config groups agree are converted",
             )
     return [value for _, value in values[:1]]
 
@@ -151,4 +172,7 @@ def _strings(value: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    """A value of config.json as a spec writes it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

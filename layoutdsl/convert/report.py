@@ -1,6 +1,6 @@
 """What a conversion did, with equal layers folded into one line.
 
-    model.layers.{0..31}.self_attn.o_proj   marlin_int4_a16   4096 x 2048   4096 x 2048   ...
+model.layers.{0..31}.self_attn.o_proj   marlin_int4_a16   4096 x 2048   4096 x 2048   ...
 """
 
 from __future__ import annotations
@@ -8,32 +8,28 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from layoutdsl.codes import DTYPE_BITS
+from layoutdsl.codes import DTYPE_BITS, code_named
+from layoutdsl.convert.binding import Work
 from layoutdsl.convert.names import Unit
+from layoutdsl.convert.planning import Planner
 from layoutdsl.layout import Run
 from layoutdsl.plan import Plan
+
+HEAD = ("unit", "kernel", "on a rank", "stored", "bytes", "padding", "time")
+NUMBERS = 3
+"""How many of the last columns hold numbers, which stand to the right."""
 
 
 @dataclass
 class Row:
-    """Units that have one plan per rank in common."""
+    """Units that have one plan per rank in common, and what they came to so far."""
 
     plans: tuple[Plan, ...]
     units: list[Unit] = field(default_factory=list)
     seconds: float = 0.0
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of one unit on all ranks together."""
-        return sum(size_of(plan) for plan in self.plans)
-
-    @cached_property
-    def padding(self) -> int:
-        return sum(padding_of(plan) for plan in self.plans)
 
     @property
     def name(self) -> str:
@@ -41,13 +37,21 @@ class Row:
         for unit in self.units:
             for placeholder, value in unit.at:
                 values.setdefault(placeholder, []).append(value)
-        return self.units[0].folded({key: _ranges(found) for key, found in values.items()})
+        return self.units[0].folded({placeholder: _ranges(found) for placeholder, found in values.items()})
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(size_of, self.plans)) * len(self.units)
+
+    @property
+    def padding(self) -> int:
+        return sum(map(padding_of, self.plans)) * len(self.units)
 
     def cells(self) -> tuple[str, ...]:
-        before, after = zip(*map(_shapes, self.plans), strict=True)
-        count = len(self.units)
-        return (self.name, self.plans[0].target.spec, _one(before), _one(after), _bytes(self.size * count),
-                _bytes(self.padding * count), f"{self.seconds:.2f} s")
+        shapes = zip(*map(_shapes, self.plans), strict=True)
+        before, after = (found[0] + ("" if len(set(found)) == 1 else " ...") for found in shapes)
+        kernel = self.plans[0].target.spec
+        return self.name, kernel, before, after, _bytes(self.bytes), _bytes(self.padding), f"{self.seconds:.2f} s"
 
 
 @dataclass
@@ -58,68 +62,113 @@ class Checked:
     values: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        text = f"checked: back through the inverse plans, {self.values:,} weights in {self.tensors:,} tensors equal the source byte for byte"
-        return "\n".join([text, *(f"  not compared: {name}: {why}" for name, why in self.left_out.items())])
+    def lines(self) -> Iterator[str]:
+        yield (
+            f"checked: {self.values:,} weights in {self.tensors:,} tensors, read again and converted back, "
+            "equal the source byte for byte"
+        )
+        for name, why in self.left_out.items():
+            yield f"not compared: {name}: {why}"
 
 
 @dataclass
 class Report:
-    """The outcome of one conversion; `str` is what the command prints."""
+    """The outcome of one conversion; `str` is what the command prints.
+
+    peak: bytes of the tensors that are in memory at once. checked: None where no check was asked for.
+    """
 
     source: str
     destination: str
     format: str
-    ranks: tuple[int, ...]
+    kernels: tuple[str, ...]
+    chosen: bool
     tp: int
-    chosen: str
+    ranks: tuple[int, ...]
     rows: list[Row]
-    copied: int
+    copied: tuple[str, ...]
     copied_bytes: int
     unquantized: tuple[str, ...]
-    dry_run: bool
-    peak: int = 0
+    peak: int
+    written: bool = False
     seconds: float = 0.0
     checked: Checked | None = None
 
+    @staticmethod
+    def of(
+        source: str, destination: str, fmt: str, work: Work, planner: Planner, plans: Sequence[tuple[Plan, ...]]
+    ) -> Report:
+        """The report of a conversion that was planned and not yet run."""
+        rows: dict[tuple[str, int], Row] = {}
+        peaks = [entry.size for entry in work.copies]
+        for job, ranks in zip(work.jobs, plans, strict=True):
+            rows.setdefault((job.unit.key, id(ranks)), Row(ranks)).units.append(job.unit)
+            peaks.append(sum(entry.size for entry in job.inputs.values()) + max(map(size_of, ranks)))
+        return Report(
+            source,
+            destination,
+            fmt,
+            tuple(dict.fromkeys(row.plans[0].target.spec for row in rows.values())),
+            planner.to is None,
+            planner.tp,
+            planner.ranks,
+            list(rows.values()),
+            tuple(entry.name for entry in work.copies),
+            sum(entry.size for entry in work.copies),
+            work.unquantized,
+            max(peaks),
+        )
+
+    def row_of(self) -> dict[str, Row]:
+        """Unit -> its row."""
+        return {unit.name: row for row in self.rows for unit in row.units}
+
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors written, over all ranks of this run."""
-        return sum(row.size * len(row.units) for row in self.rows) + self.copied_bytes * len(self.ranks)
+        """Bytes of all tensors written, over the ranks of this run."""
+        return sum(row.bytes for row in self.rows) + self.copied_bytes * len(self.ranks)
+
+    @property
+    def padding(self) -> int:
+        """Those of them that hold nothing of the checkpoint."""
+        return sum(row.padding for row in self.rows)
 
     def __str__(self) -> str:
-        shown = str(self.ranks[0]) if len(self.ranks) == 1 else f"0 to {self.ranks[-1]}"
-        head = ("unit", "kernel", "on a rank", "stored", "bytes", "padding", "time")
-        table = [head, *(row.cells() for row in self.rows)]
-        widths = [max(len(row[at]) for row in table) for at in range(len(head))]
-        lines = [f"{self.source}: {self.format}", f"rank {shown} of {self.tp}; {self.chosen}", ""]
+        ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {self.ranks[0]} to {self.ranks[-1]}"
+        how = ", the first shipped kernel by name that takes these codes (--to names another)" if self.chosen else ""
+        verb = "wrote" if self.written else "would write"
+        return "\n".join([
+            f"{self.source}: {self.format}",
+            f"{ranks} of {self.tp}, to {', '.join(self.kernels)}{how}",
+            "",
+            *self._table(),
+            "",
+            *self._notes(),
+            f"{verb} {_bytes(self.bytes)}, {_bytes(self.padding)} of them padding, to {self.destination}; "
+            f"at most {_bytes(self.peak)} of tensors in memory at once, {self.seconds:.2f} s",
+        ])  # fmt: skip
+
+    def _table(self) -> Iterator[str]:
+        table = [HEAD, *(row.cells() for row in self.rows)]
+        widths = [max(len(row[at]) for row in table) for at in range(len(HEAD))]
         for row in table:
-            left = [cell.ljust(width) for cell, width in zip(row[:4], widths[:4], strict=True)]
-            right = [cell.rjust(width) for cell, width in zip(row[4:], widths[4:], strict=True)]
-            lines.append("  ".join(left + right))
-        lines += ["", *self._notes()]
-        padding = sum(row.padding * len(row.units) for row in self.rows)
-        verb = "would write" if self.dry_run else "wrote"
-        lines.append(f"{verb} {_bytes(self.bytes)} ({_bytes(padding)} of them padding) to {self.destination} in {self.seconds:.2f} s")
-        return "\n".join(lines)
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            for at in range(len(HEAD) - NUMBERS, len(HEAD)):
+                cells[at] = row[at].rjust(widths[at])
+            yield "  ".join(cells)
 
-    def _notes(self) -> Iterable[str]:
+    def _notes(self) -> Iterator[str]:
         for row in self.rows:
-            for duty in dict.fromkeys(_without_matrix(str(duty)) for plan in self.plans_of(row) for duty in plan.duties):
+            for duty in dict.fromkeys(str(duty).partition(": ")[2] for plan in row.plans for duty in plan.duties):
                 yield f"duty: {row.name}: {duty}"
-            for loss in dict.fromkeys(text for plan in self.plans_of(row) for _, text in plan.losses):
+            for loss in dict.fromkeys(text for plan in row.plans for _, text in plan.losses):
                 yield f"loss: {row.name}: {loss}"
-        if self.copied:
-            yield f"copied whole to every rank: {self.copied} tensors, {_bytes(self.copied_bytes)}"
+        yield f"copied whole to every rank: {len(self.copied)} tensors, {_bytes(self.copied_bytes)}"
         if self.unquantized:
-            yield f"not quantized, copied as they are: {', '.join(self.unquantized[:8])}" + (" ..." if len(self.unquantized) > 8 else "")
+            more = f" and {len(self.unquantized) - 8} more" if len(self.unquantized) > 8 else ""
+            yield f"not quantized, among those copied: {', '.join(self.unquantized[:8])}{more}"
         if self.checked is not None:
-            yield str(self.checked)
-        if self.dry_run:
-            yield f"at most {_bytes(self.peak)} of tensors in memory at once"
-
-    def plans_of(self, row: Row) -> Sequence[Plan]:
-        return row.plans
+            yield from self.checked.lines()
 
 
 def size_of(plan: Plan) -> int:
@@ -129,18 +178,18 @@ def size_of(plan: Plan) -> int:
 
 def padding_of(plan: Plan) -> int:
     """Bytes of a plan's outputs that hold no element of the checkpoint: what its pad moves and fills write."""
-    from layoutdsl.codes import code_named
-
     bits = 0
     for program in plan.programs:
         info = plan.output[program.output]
-        moves = [move for move in program.moves if move.kind == "pad"] + list(program.fill.moves if program.fill else ())
-        count = sum(_written(move.n) * _written(move.k) for move in moves)
-        bits += count * code_named(info.code).bits * (info.experts if info.experts and not info.shared else 1)
+        moves = [move for move in program.moves if move.kind == "pad"]
+        moves += program.fill.moves if program.fill is not None else ()
+        copies = info.experts if info.experts and not info.shared else 1
+        bits += sum(_written(move.n) * _written(move.k) for move in moves) * code_named(info.code).bits * copies
     return bits // 8
 
 
 def _written(runs: Sequence[Run]) -> int:
+    """How many target elements runs write; loops that do not move in the target count elements that share one."""
     return sum(math.prod(loop[0] for loop in run.loops if loop[2]) for run in runs if not run.join)
 
 
@@ -149,16 +198,8 @@ def _shapes(plan: Plan) -> tuple[str, str]:
     n = [extent for extent in plan.extents if extent.role == "n" and extent.part != "*"]
     whole = [extent for extent in plan.extents if extent.role == "n" and extent.part == "*"]
     k = next(extent for extent in plan.extents if extent.role == "k")
-    return (f"{sum(extent.length for extent in n)} x {k.length}",
-            f"{sum(extent.padded for extent in whole or n)} x {k.padded}")
-
-
-def _one(shapes: Sequence[str]) -> str:
-    return shapes[0] if len(set(shapes)) == 1 else f"{shapes[0]} ..."
-
-
-def _without_matrix(text: str) -> str:
-    return text.partition(": ")[2] or text
+    before, after = sum(extent.length for extent in n), sum(extent.padded for extent in whole or n)
+    return f"{before} x {k.length}", f"{after} x {k.padded}"
 
 
 def _ranges(values: Sequence[int]) -> str:
@@ -169,8 +210,8 @@ def _ranges(values: Sequence[int]) -> str:
             spans[-1][1] = value
         else:
             spans.append([value, value])
-    texts = [str(low) if low == high else f"{low}..{high}" for low, high in spans]
-    return texts[0] if len(texts) == 1 and spans[0][0] == spans[0][1] else "{" + ",".join(texts) + "}"
+    text = ",".join(str(low) if low == high else f"{low}..{high}" for low, high in spans)
+    return text if text.isdecimal() else "{" + text + "}"
 
 
 def _bytes(count: float) -> str:
@@ -192,10 +233,11 @@ class Progress:
         self.done += size
         if not self.shown:
             return
-        spent = max(time.perf_counter() - self.start, 1e-9)
-        rest = (self.total - self.done) * spent / max(self.done, 1)
+        rate = self.done / max(time.perf_counter() - self.start, 1e-9)
+        left = (self.total - self.done) / max(rate, 1)
         share = 100 * self.done // max(self.total, 1)
-        line = f"{share:3d} %  {_bytes(self.done)} of {_bytes(self.total)}  {_bytes(self.done / spent)}/s  {rest:.0f} s left  {name}"
+        size_text = f"{_bytes(self.done)} of {_bytes(self.total)}"
+        line = f"{share:3d} %  {size_text}  {_bytes(rate)}/s  {left:.0f} s left  {name}"
         sys.stderr.write(f"\r\x1b[K{line[:118]}")
         sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""Output that is whole or not there: a safetensors file filled tensor by tensor, in a folder that gets its name last."""
+"""Output that is whole or not there: safetensors files filled tensor by tensor, in a folder that is named last."""
 
 from __future__ import annotations
 
@@ -81,8 +81,12 @@ def published(final: Path) -> Iterator[Path]:
     Raises LayoutError where `final` is there and not empty, and where the disk says no.
     """
     if final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir()))):
-        raise LayoutError(f"`{final}` is there already", code="LP220", name="destination",
-                          help="name a new folder, or remove this one first")
+        raise LayoutError(
+            f"`{final}` is there already",
+            code="LP220",
+            name="destination",
+            help="name a new folder, or remove this one first",
+        )
     made: list[Path] = []
     temporary = final.parent / f".{final.name}.{secrets.token_hex(4)}.partial"
     try:
@@ -102,8 +106,12 @@ def published(final: Path) -> Iterator[Path]:
                 folder.rmdir()
         if isinstance(error, OSError):
             place = f"`{error.filename}`" if error.filename else f"into `{final}`"
-            raise LayoutError(f"cannot write {place}: {(error.strerror or 'unknown reason').lower()}", code="LP220",
-                              name="destination", help="nothing was left behind; make room or choose another place") from None
+            raise LayoutError(
+                f"cannot write {place}: {(error.strerror or 'unknown reason').lower()}",
+                code="LP220",
+                name="destination",
+                help="nothing was left behind; make room or choose another place",
+            ) from None
         raise
 
 
