@@ -2,6 +2,7 @@
 have their exact reports in tests/errors; see test_source.py."""
 
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +53,7 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, tuple[str, .
     def prove_spec(spec: Any, entry: Any, specs: tuple[str, ...]) -> None:
         calls.append((spec.name, dict(entry), specs))
 
-    monkeypatch.setitem(__import__("sys").modules, "layoutdsl.logical", SimpleNamespace(prove_spec=prove_spec))
+    monkeypatch.setitem(sys.modules, "layoutdsl.logical", SimpleNamespace(prove_spec=prove_spec))
     return calls
 
 
@@ -63,7 +64,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, errors: dict[int, LayoutError]) -> 
         if entry["k"] in errors:
             raise errors[entry["k"]]
 
-    monkeypatch.setitem(__import__("sys").modules, "layoutdsl.logical", SimpleNamespace(prove_spec=prove_spec))
+    monkeypatch.setitem(sys.modules, "layoutdsl.logical", SimpleNamespace(prove_spec=prove_spec))
 
 
 # --- which files ------------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ def test_a_file_that_fails_stops_no_other(tmp_path: Path, proofs: list[Any]) -> 
     assert files == 4
     places = [re.sub(r".*/", "", head) for head in heads(found)]
     assert places == [
-        "a.yaml:1:1 LD001 this key has no `: ` after it",
+        "a.yaml:2:11 LD001 `:` begins a mapping where none can stand",
         "b.yaml:7:40 LD310 `u4b9x` is no element code",
         "b.yaml:7:75 LD101 the order leaves out `n` of axis n",
         "b.yaml:7:80 LD102 `m` is no digit of this tensor",
