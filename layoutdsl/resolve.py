@@ -299,12 +299,14 @@ class Side:
 
 
 _KNOWN: dict[tuple, tuple[Format, tuple[Stored, ...]]] = {}
+_PADDED: dict[tuple, tuple[Kernel, tuple[Matrix, ...]]] = {}
 _MOST_KNOWN = 4096
 
 
 def forget() -> None:
-    """Empty the memory of resolved tensors."""
+    """Empty the memory of resolved tensors and paddings."""
     _KNOWN.clear()
+    _PADDED.clear()
 
 
 def tensors(side: Side, matrix: Matrix, group: int | None = None) -> tuple[Stored, ...]:
@@ -595,7 +597,16 @@ def _shape(
 
 def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
     """The matrices padded to the kernel's tiles: of all choices of a tile family per matrix, the fewest stored bytes."""
-    choices: dict[tuple, tuple[Mapping[str, int], tuple[Tile, ...]]] = {}
+    key = (id(kernel), tuple(params.items()), tuple(found), tuple(groups))
+    if key not in _PADDED:
+        if len(_PADDED) >= _MOST_KNOWN:
+            forget()
+        _PADDED[key] = kernel, _cheapest(kernel, params, found, groups)
+    return _PADDED[key][1]
+
+
+def _cheapest(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
+    choices: dict[tuple[int, ...], tuple[Mapping[str, int], tuple[Tile, ...]]] = {}
     for tiles in _product([kernel.accepts.tiles] * len(found)):
         multiples: dict[str, int] = {}
         for matrix, tile, group in zip(found, tiles, groups):
@@ -603,9 +614,11 @@ def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence
             if matrix.pad == "part":
                 share = tile.n // math.gcd(tile.n, len(matrix.n))
                 multiples[matrix.n[0].axis] = math.lcm(multiples.get(matrix.n[0].axis, 1), share)
-        extents = tuple(_padded_extents(matrix, multiples, tile.n) for matrix, tile in zip(found, tiles))
+        extents = tuple(e for matrix, tile in zip(found, tiles) for e in _padded_extents(matrix, multiples, tile.n))
         choices.setdefault(extents, (multiples, tiles))
-    made = [tuple(padded_to(m, multiples, tile.n) for m, tile in zip(found, tiles)) for multiples, tiles in choices.values()]
+    # A choice that another one undercuts or equals in every extent cannot store less.
+    least = [e for e in choices if not any(o != e and all(map(int.__le__, o, e)) for o in choices)]
+    made = [tuple(padded_to(m, choices[e][0], tile.n) for m, tile in zip(found, choices[e][1])) for e in least]
     if len(made) == 1:
         return made[0]
     known: dict[tuple[Matrix, int], int] = {}

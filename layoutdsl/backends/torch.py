@@ -19,13 +19,16 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
-from layoutdsl.backends.boxes import Box, alone, boxes, copy, first, may_share
+from layoutdsl.backends.boxes import PIECE, Box, alone, boxes, copy, first, may_share
 from layoutdsl.backends.places import place, refused
 from layoutdsl.backends.torch_recodes import STORED, decode, non_finite, signed, twin, unsigned
 from layoutdsl.backends.torch_sources import Sources, data
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Check, Move, Operand, Plan, Program, Reduction, TensorInfo
+
+TOTAL = ("fp8_nibbles", "plain_nibbles", "fold_sign")
+"""Recodes of weights that refuse no code."""
 
 
 @torch.no_grad()
@@ -78,9 +81,8 @@ class _Torch:
     def verify(self) -> None:
         for program in self.plan.programs:
             info = self.plan.output[program.output]
-            shares = any(may_share(move) for move in program.moves if move.kind == "data")
             for expert in range(self._copies(info)):
-                scratch = self._zeros(info.codes, code_named(info.code).bits) if shares else None
+                scratch = self._zeros(info.codes, code_named(info.code).bits) if _shares(program) else None
                 self._program(program, info, expert, scratch)
         for source, output in self.plan.passed:
             info = self.plan.output[output]
@@ -124,22 +126,36 @@ class _Torch:
         """Write one expert's codes; without a target only find what is refused."""
         if program.recode.name == "shape":
             return
+        late = program.recode.name in TOTAL and not _shares(program)
         operands = {operand.role: self._operand(operand, info, expert) for operand in program.operands}
         if program.fill is not None:
-            self._fill(program, program.fill, info, expert, target)
-        if target is not None:
-            for move in program.moves:
-                for box in boxes(move) if move.kind != "data" else ():
-                    self._constant(program, move, box.last(), target)
+            self._fill(program, program.fill, info, expert, None)
         of, clean = "", False
         for move, box, name in data(program.sources, program.moves):
             if of != name:
-                of, clean = name, self._is_clean(program, name, expert)
+                of, clean = name, late or self._is_clean(program, name, expert)
             if clean and target is None:
                 self.sources.orders(move, expert)
                 continue
             for piece in box.pieces():
                 self._piece(program, move, piece, expert, target, operands, clean)
+        if target is None:
+            return
+        if late:
+            self._recode(program, operands, target)
+        for move in program.moves:
+            for box in boxes(move) if move.kind != "data" else ():
+                self._constant(program, move, box.last(), target)
+        if program.fill is not None:
+            self._fill(program, program.fill, info, expert, target)
+
+    def _recode(self, program: Program, operands: Mapping[str, torch.Tensor], target: torch.Tensor) -> None:
+        """Recode what has been moved, where it stands: in one go, since no code is refused. Pads come after."""
+        for at in range(0, target.numel(), PIECE):
+            part = slice(at, at + PIECE)
+            beside = {role: found[part] for role, found in operands.items()}
+            made, _ = twin(program.recode, target[part], zero=beside.get("zero_point"), scale=beside.get("scale"))
+            target[part] = made
 
     def _is_clean(self, program: Program, name: str, expert: int) -> bool:
         """Whether codes are copied and none of the tensor's can be refused; looked up once, since weights are many."""
@@ -299,6 +315,10 @@ class _Torch:
                 found.append((box.part, values.amax()))
         tops = torch.stack([top for _, top in found]).tolist() if found else []
         return [(part, top) for (part, _), top in zip(found, tops) if top != -math.inf]
+
+
+def _shares(program: Program) -> bool:
+    return any(may_share(move) for move in program.moves if move.kind == "data")
 
 
 def _store(box: Box, made: torch.Tensor, target: torch.Tensor) -> int | None:
