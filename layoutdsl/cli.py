@@ -63,6 +63,11 @@ def _run(argv: list[str]) -> int:
         args = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code if isinstance(stop.code, int) else CLEAN
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"layoutdsl {version('layoutdsl')}")
+        return CLEAN
     if args.command is None:
         parser.print_help()
         return FAILED
@@ -88,11 +93,9 @@ def _fault(error: Exception) -> int:
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
-    from layoutdsl import __version__
-
     parser = argparse.ArgumentParser(prog="layoutdsl", allow_abbrev=False, description=(
         "Describe how a weight format is laid out, and get every conversion between formats: planned and proved."))
-    parser.add_argument("--version", action="version", version=f"layoutdsl {__version__}")
+    parser.add_argument("--version", action="store_true", help="show the version of layoutdsl")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def command(name: str, help: str, **options: Any) -> argparse.ArgumentParser:

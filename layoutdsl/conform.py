@@ -114,12 +114,13 @@ def compiled(case: Mapping[str, Any], tensors: Mapping[str, Any], specs: Sequenc
     params["dtype"] = case["param_dtype"]
     if any(key.startswith("in.") and key.endswith("bias") for key in tensors):
         params["bias"] = True
-    if "group" in checkpoint.params and "values" != checkpoint.params["group"].type:
+    if "group" in checkpoint.params and checkpoint.params["group"].type == "group":
         params["source.group"] = case["group"]
     if "block" in case and "block_n" in checkpoint.params:
         params["source.block_n"], params["source.group"] = case["block"]
-    rows = {value.shape[-2] for key, value in tensors.items() if key.startswith("out.") and key.endswith("weight_scale")}
-    params["target.group"] = -1 if rows == {1} and case["group"] not in (16, 32) or case["group"] < 0 else case["group"]
+    if load_spec(kernel, specs=tuple(specs)).params["group"].type == "group":
+        rows = {value.shape[-2] for key, value in tensors.items() if key.startswith("out.") and key.endswith("weight_scale")}
+        params["target.group"] = -1 if rows == {1} else case["group"]
     ranks = int(case.get("ranks", 1))
     if "K_full" in case:
         params["module.split"], sizes["k"] = "k", case["K_full"]

@@ -130,7 +130,7 @@ def test_a_file_that_fails_stops_no_other(tmp_path: Path, proofs: list[Any]) -> 
     assert places == [
         "a.yaml:2:11 LD001 `:` begins a mapping where none can stand",
         "b.yaml:7:40 LD310 `u4b9x` is no element code",
-        "b.yaml:7:75 LD101 the order leaves out `n` of axis n",
+        "b.yaml:7:76 LD101 the order leaves out `n` of axis n",
         "b.yaml:7:80 LD102 `m` is no digit of this tensor",
         "b.yaml:8:27 LD311 `float61` is no dtype",
         "c.yaml:8:51 LD024 expected the size of digit `gi`, as in `gi:8`, found the end of the split",

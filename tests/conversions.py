@@ -1,0 +1,320 @@
+"""One conversion, checked end to end: draw a checkpoint, plan, run, and read both sides with their own decoders.
+
+`Job` says what is converted. The tests' own idea of modules, parts, ranks and padding is here; of a plan they use only
+the padded extents that it states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from checkpoints import Format, nearest
+from decoders import marlin
+from decoders.numbers import FLOAT, f32
+
+from layoutdsl import Plan, compile_plan
+
+BACKEND = "reference"
+
+# kernel -> activation (None: that of the parameters' dtype), exponent that its float scales carry
+KERNELS = {
+    "marlin_int4_a16": (None, {}), "marlin_int8_a16": (None, {}),
+    "marlin_int4_a8int8": ("int8", {}), "marlin_int8_a8int8": ("int8", {}),
+    "marlin_int4_a8fp8": ("float8_e4m3fn", {"float16": 9, "bfloat16": 9}),
+    "marlin_fp8_a16": (None, {"float16": 8, "bfloat16": 120}),
+    "marlin_mxfp8_a16": (None, {}), "marlin_nvfp4_a16": (None, {}),
+    "marlin_mxfp4_a16": (None, {}), "marlin_mxfp4_a8fp8": ("float8_e4m3fn", {}),
+}
+TILES = ((64, 128), (128, 64))
+STEP = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
+"""Half a unit in the last place of 1, and half the least number."""
+
+
+class Matrix(NamedTuple):
+    name: str
+    parts: tuple
+    widths: tuple
+    k: int
+    cut: str
+    tail: bool
+
+
+@dataclass
+class Job:
+    """A format's tensors into a kernel's, for one rank. `stored` says how fused parts are stored on either side."""
+
+    source: Format
+    kernel: str
+    module: str
+    sizes: dict
+    stored: tuple = ("apart", "stacked")
+    split: str = "none"
+    names: tuple = ("q", "k", "v")
+    dtype: str = ""
+    params: dict = field(default_factory=dict)
+    tp: int = 1
+    rank: int = 0
+    ep: int = 1
+    ep_rank: int = 0
+
+    def __post_init__(self):
+        self.dtype = self.dtype or self.source.dtype
+
+    @property
+    def plan(self) -> Plan:
+        params = {f"source.{name}": value for name, value in self.source.params.items()}
+        params |= {"target.dtype": self.dtype}
+        if self.source.bias:
+            params["target.bias"] = True
+        if self.module.startswith("linear"):
+            params["module.split"] = self.split
+        if self.module == "linear_fused":
+            params["module.names"] = ",".join(self.names)
+        if self.module in ("linear_fused", "moe_gated"):
+            params |= {"source.parts": self.stored[0], "target.parts": self.stored[1]}
+        return compile_plan(self.source.spec, self.kernel, self.module, self.sizes, params=params | self.params, tp=self.tp,
+                            rank=self.rank, ep=self.ep, ep_rank=self.ep_rank)
+
+    # the module, in our own words -----------------------------------------------------------------------------------
+
+    @property
+    def experts(self) -> int:
+        return self.sizes.get("e", 0)
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        sizes = self.sizes
+        if self.experts:
+            parts = ("gate", "up") if self.module == "moe_gated" else ("",)
+            return [Matrix("w13", parts, (sizes["i"],) * len(parts), sizes["h"], "n", False),
+                    Matrix("w2", ("",), (sizes["h"],), sizes["i"], "k", False)]
+        parts = self.names if self.module == "linear_fused" else ("",)
+        widths = sizes["n"] if isinstance(sizes["n"], tuple) else (sizes["n"],) * len(parts)
+        return [Matrix("linear", parts, widths, sizes["k"], self.split if self.tp > 1 else "", self.module == "linear_fused")]
+
+    def holders(self, matrix: Matrix) -> list[tuple[str, tuple]]:
+        """(prefix of the tensors' names, widths of the parts inside) of one matrix in the file."""
+        if len(matrix.parts) > 1 and self.stored[0] == "apart":
+            return [(f"{matrix.name}.{part}", (width,)) for part, width in zip(matrix.parts, matrix.widths)]
+        return [(matrix.name, matrix.widths)]
+
+    def draw(self, rng) -> dict[str, list]:
+        """Plan's name -> array per expert."""
+        found: dict[str, list] = {}
+        for matrix in self.matrices:
+            for _ in range(self.experts or 1):
+                one = {}
+                for prefix, widths in self.holders(matrix):
+                    one |= {f"{prefix}.{name}": array for name, array in self.source.draw(rng, widths, matrix.k).items()}
+                self.same_order(one)
+                for name, array in one.items():
+                    found.setdefault(name, []).append(array)
+        return found
+
+    def same_order(self, tensors: dict) -> None:
+        """The parts of one matrix have one act-order."""
+        names = [name for name in tensors if name.endswith("g_idx")]
+        tensors.update({name: tensors[names[0]] for name in names})
+
+    def of(self, tensors: dict, prefix: str, expert: int) -> dict:
+        return {name.removeprefix(prefix + "."): arrays[expert] for name, arrays in tensors.items() if name.startswith(prefix + ".")}
+
+    def values(self, tensors: dict, matrix: Matrix, expert: int, decode) -> list[np.ndarray]:
+        """Per part of the whole matrix, what `decode(tensors, widths, k, alternating=)` makes of it."""
+        alternating = self.stored[0] == "alternating" and len(matrix.parts) > 1
+        return [rows for prefix, widths in self.holders(matrix)
+                for rows in decode(self.of(tensors, prefix, expert), widths, matrix.k, alternating=alternating)]
+
+    def cut(self, size: int, cut: bool) -> slice:
+        length = size // self.tp
+        return slice(self.rank * length, (self.rank + 1) * length) if cut else slice(0, size)
+
+    def order(self, tensors: dict, matrix: Matrix, expert: int):
+        return self.source.order(self.of(tensors, self.holders(matrix)[0][0], expert))
+
+    def logical(self, tensors: dict, matrix: Matrix, expert: int, decode) -> list[np.ndarray]:
+        """The rank's [n, k] per part, in act-order sorted as the kernel has it."""
+        inner = self.order(tensors, self.matrices[1], expert) if matrix.name == "w13" else None
+        own = self.order(tensors, matrix, expert)
+        found = []
+        for rows in self.values(tensors, matrix, expert, decode):
+            rows = rows if inner is None else rows[inner]
+            rows = rows if own is None else rows[:, own]
+            found.append(rows[self.cut(len(rows), matrix.cut == "n" and self.tp > 1), self.cut(matrix.k, matrix.cut == "k" and self.tp > 1)])
+        return found
+
+    @property
+    def held(self) -> range:
+        """The experts of this rank."""
+        count = (self.experts or 1) // self.ep
+        return range(self.ep_rank * count, (self.ep_rank + 1) * count)
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def given(plan: Plan, tensors: dict[str, list]) -> dict[str, torch.Tensor | list[torch.Tensor]]:
+    """Arrays as the tensors that a plan takes: one for all experts in tensors, every other name a list of them."""
+    found = {}
+    for at, (name, arrays) in enumerate(tensors.items()):
+        dtype = getattr(torch, plan.input[name].dtypes[0]) if name in plan.input else None
+        made = [tensor(array, dtype) for array in arrays]
+        found[name] = made[0] if not plan.experts[0] else torch.stack(made) if at % 2 else made
+    return found
+
+
+def tensor(array, dtype: torch.dtype | None) -> torch.Tensor:
+    array = np.ascontiguousarray(array)
+    carrier = {np.dtype(np.uint16): np.int16, np.dtype(np.uint32): np.int32}.get(array.dtype)
+    made = torch.from_numpy((array.view(carrier) if carrier else array).copy())
+    return made if dtype is None or made.dtype == dtype else made.view(dtype)
+
+
+def array(made: torch.Tensor) -> np.ndarray:
+    """A tensor as decoders take it."""
+    if made.dtype in (torch.int32, torch.int64, torch.float32, torch.uint8):
+        return made.numpy()
+    wide = made.element_size() == 2
+    return made.contiguous().view(torch.int16 if wide else torch.uint8).numpy().view(np.uint16 if wide else np.uint8)
+
+
+def run(job: Job, tensors: dict[str, list], *, plan: Plan | None = None, **options) -> dict[str, np.ndarray]:
+    plan = plan or job.plan
+    return {name: array(made) for name, made in plan.run(given(plan, tensors), backend=BACKEND, **options).items()}
+
+
+def stored(job: Job, plan: Plan, made: dict[str, np.ndarray], matrix: Matrix, at: int) -> np.ndarray:
+    """The padded float64 matrix that the kernel reads for the rank's expert number `at`."""
+    n, k = padded(plan, matrix)
+    prefix = matrix.name + "."
+    one = {name.removeprefix(prefix): tensor[at] if job.experts and tensor.ndim else tensor
+           for name, tensor in made.items() if name.startswith(prefix)}
+    activation = KERNELS[job.kernel][0] or job.dtype
+    return marlin.decode(one, n=n, k=k, code=job.source.code, activation=activation, dtype=job.dtype)
+
+
+def padded(plan: Plan, matrix: Matrix) -> tuple[int, int]:
+    found = {(e.role, e.part): e.padded for e in plan.extents if e.matrix == matrix.name}
+    n = found.get(("n", "*"), sum(size for (role, _), size in found.items() if role == "n"))
+    assert any(n % tile_n == 0 and found["k", ""] % tile_k == 0 for tile_n, tile_k in TILES)
+    return n, found["k", ""]
+
+
+def rows(job: Job, plan: Plan, matrix: Matrix, lengths: list[int]) -> list[np.ndarray]:
+    """The stored rows of each part."""
+    if job.stored[1] == "alternating" and len(lengths) > 1:
+        return [np.arange(length) * len(lengths) + part for part, length in enumerate(lengths)]
+    extents = {e.part: e.padded for e in plan.extents if e.matrix == matrix.name and e.role == "n"}
+    widths = lengths if matrix.tail else [extents[part] for part in matrix.parts]
+    return [np.arange(length) + sum(widths[:part]) for part, length in enumerate(lengths)]
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def check(job: Job, rng=None, tensors: dict[str, list] | None = None) -> dict[str, np.ndarray]:
+    """Convert, and hold the target against the source: logical region exact, padding zero. Returns the target."""
+    tensors = job.draw(rng) if tensors is None else tensors
+    plan = job.plan
+    made = run(job, tensors, plan=plan)
+    for matrix in job.matrices:
+        for at, expert in enumerate(job.held):
+            _check_matrix(job, plan, tensors, made, matrix, at, expert)
+        _check_passed(job, plan, tensors, made, matrix)
+    return made
+
+
+def _check_matrix(job, plan, tensors, made, matrix, at, expert):
+    exact = job.logical(tensors, matrix, expert, job.source.decode)
+    found = stored(job, plan, made, matrix, at)
+    places = rows(job, plan, matrix, [len(part) for part in exact])
+    lossy = f"{matrix.name}.weight_scale" in dict(plan.losses)
+    for part, (want, place) in enumerate(zip(exact, places)):
+        got = found[place, : want.shape[1]]
+        assert np.isfinite(want).all()
+        if f"{matrix.name}.input_global_scale" in made:
+            levels = job.logical(tensors, matrix, expert, _ones(job.source))[part]
+            unit = made[f"{matrix.name}.input_global_scale"].item()
+            assert lossy and (np.abs(got - want) <= np.abs(levels) * unit * (0.5 + 2.0**-20)).all()
+        else:
+            expected = job.logical(tensors, matrix, expert, _rounded(job))[part]
+            np.testing.assert_array_equal(got, expected)
+            _within(job, plan, matrix, expected, want, job.logical(tensors, matrix, expert, _ones(job.source))[part])
+        found[place, : want.shape[1]] = 0
+    assert not found.any(), "padding holds a value"
+    _check_bias(job, tensors, made, matrix, at, expert, places, found.shape[0])
+
+
+def _ones(source: Format):
+    """Decodes with every float scale 1: codes less their zero points."""
+    if source.exact_scale:
+        return source.decode
+    return lambda tensors, widths, k, **how: source.decode(source.rescaled(tensors, np.ones_like), widths, k, **how)
+
+
+def _rounded(job: Job):
+    """Decodes with scales as the kernel can store them: times its exponent, rounded once."""
+    source, power = job.source, KERNELS[job.kernel][1].get(job.dtype, 0)
+    if source.spec == "nvfp4":
+        return source.inverted
+    if source.exact_scale:
+        return source.decode
+
+    def change(scale):
+        return np.ldexp(nearest(np.ldexp(scale, power), job.dtype), -power)
+
+    return lambda tensors, widths, k, **how: source.decode(source.rescaled(tensors, change), widths, k, **how)
+
+
+def _within(job, plan, matrix, made, exact, levels):
+    """What was rounded is declared, and within the bound that is declared."""
+    losses = dict(plan.losses)
+    if f"{matrix.name}.global_scale" in losses:
+        assert (np.abs(made - exact) <= np.abs(exact) * 2.0**-24).all()
+        return
+    if f"{matrix.name}.weight_scale" not in losses:
+        np.testing.assert_array_equal(made, exact)
+        return
+    step, least = STEP[job.dtype]
+    power = KERNELS[job.kernel][1].get(job.dtype, 0)
+    assert (np.abs(made - exact) <= np.maximum(np.abs(exact) * step, np.abs(levels) * np.ldexp(least, -power))).all()
+
+
+def _check_bias(job, tensors, made, matrix, at, expert, places, n):
+    assert (f"{matrix.name}.bias" in made) == bool(job.source.bias)
+    if not job.source.bias:
+        return
+    values = job.logical(tensors, matrix._replace(k=1), expert, _bias(job, matrix))
+    want = np.zeros(n)
+    for part, place in zip(values, places):
+        want[place] = nearest(part[:, 0], job.dtype) if matrix.cut != "k" or job.rank == 0 or job.tp == 1 else 0
+    bias = made[f"{matrix.name}.bias"]
+    got = FLOAT[job.dtype](marlin.bias_bits(bias[at] if job.experts else bias, n=n))
+    np.testing.assert_array_equal(got, want)
+
+
+def _bias(job, matrix):
+    """Decodes a bias as if it were a matrix with k copies of it."""
+
+    def decode(tensors, widths, k, *, alternating):
+        wide = np.repeat(FLOAT[job.source.dtype](tensors["bias"])[:, None], matrix.k, axis=1)
+        return [wide[part :: len(widths)] for part in range(len(widths))] if alternating else np.split(wide, np.cumsum(widths)[:-1])
+
+    return decode
+
+
+def _check_passed(job, plan, tensors, made, matrix):
+    """What leaves under its own name: input scales, and the order that the caller gathers its input by."""
+    for name, arrays in tensors.items():
+        if name.startswith(matrix.name + ".") and name.endswith("input_scale"):
+            np.testing.assert_array_equal(f32(made[name]).reshape(-1), [f32(arrays[e]).item() for e in job.held])
+    if not job.source.act_order or matrix.name == "w2":
+        return
+    assert ("gather_input", f"{matrix.name}.k_perm") in {(duty.kind, duty.tensor) for duty in plan.duties}
+    for at, expert in enumerate(job.held):
+        order = job.order(tensors, matrix, expert)[job.cut(matrix.k, matrix.cut == "k" and job.tp > 1)]
+        got = made[f"{matrix.name}.k_perm"]
+        np.testing.assert_array_equal(got[at] if job.experts else got, order)
