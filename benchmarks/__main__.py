@@ -20,7 +20,13 @@ def main() -> int:
         for figure in import_module(f"benchmarks.{module}").measure():
             over += not figure.ok
             if args.json:
-                fields = {"name": figure.name, "value": figure.value, "unit": figure.unit, "limit": figure.limit, "ok": figure.ok}
+                fields = {
+                    "name": figure.name,
+                    "value": figure.value,
+                    "unit": figure.unit,
+                    "limit": figure.limit,
+                    "ok": figure.ok,
+                }
                 print(json.dumps(fields), flush=True)
                 continue
             limit = "" if figure.limit is None else f"  (limit {figure.limit:g}{'' if figure.ok else ', OVER'})"

@@ -22,7 +22,9 @@ LIMIT_MS = 1.0
 
 EXPERTS = (2, 512)
 LAYERS: tuple[tuple[str, dict[str, int]], ...] = (
-    ("moe_gated", {"i": 1408, "h": 2048}), ("moe_gated", {"i": 192, "h": 2880}), ("moe_plain", {"i": 672, "h": 2688}),
+    ("moe_gated", {"i": 1408, "h": 2048}),
+    ("moe_gated", {"i": 192, "h": 2880}),
+    ("moe_plain", {"i": 672, "h": 2688}),
 )
 
 
@@ -56,7 +58,12 @@ def _cases(source: Format, target: Format) -> Iterator[tuple[str, str, dict[str,
         yield f"{pair}, linear, line {at} of try", "linear", sizes, _params(source, target, entry)
     for module, sizes in LAYERS:
         for experts in EXPERTS:
-            yield f"{pair}, {module} e={experts} i={sizes['i']}", module, {"e": experts, **sizes}, _params(source, target, {})
+            yield (
+                f"{pair}, {module} e={experts} i={sizes['i']}",
+                module,
+                {"e": experts, **sizes},
+                _params(source, target, {}),
+            )
 
 
 def _params(source: Format, target: Format, entry: Mapping[str, Any]) -> dict[str, Any]:

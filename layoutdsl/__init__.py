@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Diagnostic": "layoutdsl.errors", "Habits": "layoutdsl.recodes", "LayoutError": "layoutdsl.errors",
-    "Plan": "layoutdsl.plan", "compile_plan": "layoutdsl.compile", "load_spec": "layoutdsl.library",
+    "Diagnostic": "layoutdsl.errors",
+    "Habits": "layoutdsl.recodes",
+    "LayoutError": "layoutdsl.errors",
+    "Plan": "layoutdsl.plan",
+    "compile_plan": "layoutdsl.compile",
+    "load_spec": "layoutdsl.library",
 }
 
 __all__ = ["Diagnostic", "Habits", "LayoutError", "Plan", "compile_plan", "load_spec"]

@@ -26,10 +26,17 @@ def validated(tree: Tree) -> Spec:
         found = f"found {' and '.join(f'`{kind}`' for kind in kinds)}" if kinds else "found none of them"
         known = tuple(tree.data) if isinstance(tree.data, dict) else ()
         near = next((did_you_mean(str(key), KINDS) for key in known if did_you_mean(str(key), KINDS)), None)
-        raise LayoutError.of([tree.diagnostic(
-            "LD020", "kind-unstated", f"a spec is one of `checkpoint: NAME`, `kernel: NAME`, `module: NAME`, {found}", (),
-            help=near or "name the spec with the key of its kind",
-        )])
+        raise LayoutError.of(
+            [
+                tree.diagnostic(
+                    "LD020",
+                    "kind-unstated",
+                    f"a spec is one of `checkpoint: NAME`, `kernel: NAME`, `module: NAME`, {found}",
+                    (),
+                    help=near or "name the spec with the key of its kind",
+                )
+            ]
+        )
     spec = source.validate(tree, KINDS[kinds[0]])
     assert isinstance(spec, Spec)
     found = list(_format(spec, tree) if isinstance(spec, Format) else _module(spec, tree))
@@ -57,7 +64,11 @@ def _module(spec: Spec, tree: Tree) -> Iterator[Diagnostic]:
 
 def _format(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
     scope = {**spec.params, "parts": None, "n": None, "k": None, "groups": None}
-    words = {str(value) for param in spec.params.values() for value in param.values} | {"apart", "stacked", "alternating"}
+    words = {str(value) for param in spec.params.values() for value in param.values} | {
+        "apart",
+        "stacked",
+        "alternating",
+    }
     for key, tensor in spec.tensors.items():
         path = ("tensors", key)
         yield from _digits(tree, tensor, None, path)
@@ -72,9 +83,14 @@ def _format(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
     for factor in spec.value.tensors():
         name = factor.args[0]
         if name not in spec.tensors:
-            yield tree.diagnostic("LD103", "unknown-tensor", f"unknown tensor `{name}`", ("value",),
-                                  within=(factor.start, factor.end),
-                                  help=did_you_mean(name, spec.tensors) or f"tensors: {', '.join(spec.tensors)}")
+            yield tree.diagnostic(
+                "LD103",
+                "unknown-tensor",
+                f"unknown tensor `{name}`",
+                ("value",),
+                within=(factor.start, factor.end),
+                help=did_you_mean(name, spec.tensors) or f"tensors: {', '.join(spec.tensors)}",
+            )
     yield from _roles(spec, tree)
 
 
@@ -83,19 +99,39 @@ def _roles(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
     seen: dict[str, str] = {}
     for key, tensor in spec.tensors.items():
         if tensor.role in seen:
-            yield tree.diagnostic("LD106", "role-twice", f"`{key}` and `{seen[tensor.role]}` both have the role {tensor.role}",
-                                  ("tensors", key, "role"), help="give one tensor per role, with cases where it varies")
+            yield tree.diagnostic(
+                "LD106",
+                "role-twice",
+                f"`{key}` and `{seen[tensor.role]}` both have the role {tensor.role}",
+                ("tensors", key, "role"),
+                help="give one tensor per role, with cases where it varies",
+            )
         seen[tensor.role] = key
         counts = tensor.role in ("codes", "zero_point", "scale", "global_scale")
         if counts and key not in used:
-            yield tree.diagnostic("LD107", "value-incomplete", f"`{key}` is a {tensor.role} tensor, but `value` does not use it",
-                                  ("value",), help="write what one weight is worth, such as `(q - z) * s`")
+            yield tree.diagnostic(
+                "LD107",
+                "value-incomplete",
+                f"`{key}` is a {tensor.role} tensor, but `value` does not use it",
+                ("value",),
+                help="write what one weight is worth, such as `(q - z) * s`",
+            )
         if not counts and key in used:
-            yield tree.diagnostic("LD107", "value-incomplete", f"`value` uses `{key}`, whose role {tensor.role} is no part of a weight",
-                                  ("value",))
+            yield tree.diagnostic(
+                "LD107",
+                "value-incomplete",
+                f"`value` uses `{key}`, whose role {tensor.role} is no part of a weight",
+                ("value",),
+            )
     if "codes" not in seen:
-        yield tree.diagnostic("LD108", "no-codes", "no tensor has the role codes", ("tensors",), key=True,
-                              help="the tensor of the weights' codes states `role: codes`")
+        yield tree.diagnostic(
+            "LD108",
+            "no-codes",
+            "no tensor has the role codes",
+            ("tensors",),
+            key=True,
+            help="the tensor of the weights' codes states `role: codes`",
+        )
 
 
 def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...]) -> Iterator[Diagnostic]:
@@ -108,8 +144,14 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
     for axis in split:
         if axis.axis not in ("n", "k"):
             in_case = ("cases", case) if over is not None and over.split is not None else ()
-            yield tree.diagnostic("LD103", "unknown-axis", f"`{axis.axis}` is no axis that can be split", (*path, *in_case, "split"),
-                                  within=(axis.start, axis.start + len(axis.axis)), help="axes are n (outputs) and k (inputs)")
+            yield tree.diagnostic(
+                "LD103",
+                "unknown-axis",
+                f"`{axis.axis}` is no axis that can be split",
+                (*path, *in_case, "split"),
+                within=(axis.start, axis.start + len(axis.axis)),
+                help="axes are n (outputs) and k (inputs)",
+            )
             return
     known = {digit.name: axis.axis for axis in split for digit in axis.digits}
     for axis in ("n", "k"):
@@ -118,16 +160,32 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
     present = {item.name for item in order}
     for item in order:
         if item.role != "one" and item.name not in known and item.name not in ("e", "p"):
-            yield tree.diagnostic("LD102", "unknown-digit", f"`{item.name}` is no digit of this tensor", place,
-                                  within=(item.start, item.end),
-                                  help=did_you_mean(item.name, known) or f"digits: {', '.join(known)}")
+            yield tree.diagnostic(
+                "LD102",
+                "unknown-digit",
+                f"`{item.name}` is no digit of this tensor",
+                place,
+                within=(item.start, item.end),
+                help=did_you_mean(item.name, known) or f"digits: {', '.join(known)}",
+            )
         if item.name == "e" and item.role != "shared":
-            yield tree.diagnostic("LD109", "expert-digit", "experts always stand outermost and are not written", place,
-                                  within=(item.start, item.end), help="write (e) where all experts share one value")
+            yield tree.diagnostic(
+                "LD109",
+                "expert-digit",
+                "experts always stand outermost and are not written",
+                place,
+                within=(item.start, item.end),
+                help="write (e) where all experts share one value",
+            )
     for name in known:
         if name not in present:
-            yield tree.diagnostic("LD101", "digit-missing", f"the order leaves out `{name}` of axis {known[name]}", place,
-                                  help=f"store it, or write ({name}) where its elements share one stored value")
+            yield tree.diagnostic(
+                "LD101",
+                "digit-missing",
+                f"the order leaves out `{name}` of axis {known[name]}",
+                place,
+                help=f"store it, or write ({name}) where its elements share one stored value",
+            )
 
 
 def _expressions(tensor: Tensor, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Expr]]:
@@ -161,8 +219,13 @@ def _templates(tensor: Tensor, path: tuple[Any, ...]) -> Iterator[tuple[tuple[An
 def _fixed_name(tree: Tree, name: str, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
     if "dtype" in place:
         if name not in DTYPE_BITS:
-            yield tree.diagnostic("LD311", "unknown-dtype", f"`{name}` is no dtype", place,
-                                  help=did_you_mean(name, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}")
+            yield tree.diagnostic(
+                "LD311",
+                "unknown-dtype",
+                f"`{name}` is no dtype",
+                place,
+                help=did_you_mean(name, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
+            )
         return
     try:
         code_named(name)
@@ -170,14 +233,27 @@ def _fixed_name(tree: Tree, name: str, place: tuple[Any, ...]) -> Iterator[Diagn
         yield tree.diagnostic("LD310", "unknown-code", error.message, place, help=error.help)
 
 
-def _names(tree: Tree, expr: Expr | Template, scope: Any, place: tuple[Any, ...], words: set[str] = frozenset()) -> Iterator[Diagnostic]:  # pyright: ignore
+def _names(
+    tree: Tree, expr: Expr | Template, scope: Any, place: tuple[Any, ...], words: set[str] = frozenset()
+) -> Iterator[Diagnostic]:  # pyright: ignore
     for name, start, end in expr.names():
         if name not in scope and name not in words:
-            yield tree.diagnostic("LD104", "unknown-name", f"unknown name `{name}`", place, within=(start, end),
-                                  help=did_you_mean(name, scope) or f"known here: {', '.join(scope)}")
+            yield tree.diagnostic(
+                "LD104",
+                "unknown-name",
+                f"unknown name `{name}`",
+                place,
+                within=(start, end),
+                help=did_you_mean(name, scope) or f"known here: {', '.join(scope)}",
+            )
 
 
 def _known(tree: Tree, name: str, known: Any, place: tuple[Any, ...], what: str) -> Iterator[Diagnostic]:
     if name not in known:
-        yield tree.diagnostic("LD103", f"unknown-{what}", f"unknown {what} `{name}`", place,
-                              help=did_you_mean(name, known) or f"known: {', '.join(known)}")
+        yield tree.diagnostic(
+            "LD103",
+            f"unknown-{what}",
+            f"unknown {what} `{name}`",
+            place,
+            help=did_you_mean(name, known) or f"known: {', '.join(known)}",
+        )

@@ -23,6 +23,8 @@ Item = TypeVar("Item")
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 _BROKEN_PIPE, _INTERRUPTED = 141, 130  # 128 and the signal's number, as a shell reports it
 
+_ROW = re.compile(r'\[(?:[^][{}"]|"(?:[^"\\\n]|\\.)*")*\]')
+_BREAK = re.compile(r"\n\s*")
 _HELP_SPECS = "a folder of your own specs, searched before the shipped ones; may be repeated"
 
 
@@ -214,8 +216,8 @@ def _plan(args: Any) -> int:
     if not args.json:
         print(plan.explain())
         return CLEAN
-    # Rows of numbers stay on one line. No text is touched: within text a JSON line break is written `\n`.
-    print(re.sub(r"\[\n\s*([-\d,\s]+?)\n\s*\]", lambda row: f"[{' '.join(row[1].split())}]", plan.to_json(indent=1)))
+    # A row of scalars is one line. Strings stay as they are: a line break within one is written `\n`.
+    print(_ROW.sub(lambda row: f"[{re.sub(_BREAK, ' ', row[0][1:-1]).strip()}]", plan.to_json(indent=1)))
     return CLEAN
 
 

@@ -23,19 +23,32 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from layoutdsl.errors import LayoutError, did_you_mean
 
 DTYPE_BITS = {
-    "int8": 8, "uint8": 8, "int16": 16, "int32": 32, "int64": 64, "float16": 16, "bfloat16": 16, "float32": 32,
-    "float8_e4m3fn": 8, "float8_e8m0fnu": 8,
+    "int8": 8,
+    "uint8": 8,
+    "int16": 16,
+    "int32": 32,
+    "int64": 64,
+    "float16": 16,
+    "bfloat16": 16,
+    "float32": 32,
+    "float8_e4m3fn": 8,
+    "float8_e8m0fnu": 8,
 }
 """Storage element types, named as torch names them, with their width in bits."""
 
 CODE_OF_DTYPE = {
-    "float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "e4m3",
-    "float8_e8m0fnu": "e8m0", "int32": "int32", "int64": "int64",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float32": "float32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e8m0fnu": "e8m0",
+    "int32": "int32",
+    "int64": "int64",
 }
 """The code of a tensor that states none: its elements are plain numbers of their dtype."""
 
@@ -158,7 +171,7 @@ _FIXED = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def code_named(name: str) -> Code:
     """The code of that name; LayoutError with a suggestion where there is none."""
     if name in _FIXED:
@@ -167,7 +180,9 @@ def code_named(name: str) -> Code:
     if match is None or int(match[2] or 0) >= 1 << int(match[1]):
         known = sorted([*_FIXED, "u4", "u4b8", "u8", "u8b128"])
         raise LayoutError(
-            f"`{name}` is no element code", code="LD310", name="unknown-code",
+            f"`{name}` is no element code",
+            code="LD310",
+            name="unknown-code",
             help=did_you_mean(name, known) or f"codes: {', '.join(known)}",
         )
     return Code(name, int(match[1]), "integer", bias=int(match[2] or 0))

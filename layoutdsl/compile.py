@@ -6,28 +6,39 @@ Nothing here is trusted afterwards: `compile_plan` hands its result to prove.py 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Union
+from dataclasses import replace
 
 from layoutdsl import plan as plans
 from layoutdsl import recodes
-from layoutdsl.errors import LayoutError
+from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.layout import Chain, Run, View, runs
 from layoutdsl.library import digest, load_spec, recall
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
-from layoutdsl.plan import Check, Duty, Extent, Lookup, Move, Operand, Plan, Program, Reduction, TensorInfo
+from layoutdsl.pairs import Pair, Request, extents_of, info_of, pairs_of, sides, target_mode
+from layoutdsl.plan import Check, Duty, Lookup, Move, Operand, Plan, Program, Reduction, TensorInfo
 from layoutdsl.recodes import Habits, Recode
-from layoutdsl.resolve import Matrix, Ranks, Side, Stored, bind, group_of, matrices, pad, padded_to, taken, tensors, with_extents
+from layoutdsl.resolve import Matrix, Ranks, Stored, bind
 
-Sizes = Mapping[str, Union[int, Sequence[int]]]
+Sizes = Mapping[str, int | Sequence[int]]
 NOWHERE = View(Chain(()))
 """The target of a check: it reads and writes nothing."""
 
 
 def compile_plan(
-    source: str | Spec, target: str | Spec, module: str | Spec, sizes: Sizes, *, params: Mapping[str, ParamValue] | None = None,
-    tp: int = 1, rank: int = 0, ep: int = 1, ep_rank: int = 0, sharded: bool = False,
-    padded: Mapping[str, int] | None = None, habits: Habits | None = None, specs: Sequence[str] = (),
+    source: str | Spec,
+    target: str | Spec,
+    module: str | Spec,
+    sizes: Sizes,
+    *,
+    params: Mapping[str, ParamValue] | None = None,
+    tp: int = 1,
+    rank: int = 0,
+    ep: int = 1,
+    ep_rank: int = 0,
+    sharded: bool = False,
+    padded: Mapping[str, int] | None = None,
+    habits: Habits | None = None,
+    specs: Sequence[str] = (),
 ) -> Plan:
     """The proven plan that turns one rank's slice of `source` tensors into `target` tensors.
 
@@ -51,8 +62,20 @@ def compile_plan(
     whole = {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
     ranks = Ranks(tp, rank, ep, ep_rank)
     sharded = sharded and tp * ep > 1 and not isinstance(src, Kernel)
-    request = _Request(src, dst, mod, src_params, dst_params, mod_params, whole, ranks, sharded,
-                       habits or Habits(), dict(padded or {}), "group" in given["target"], "whole")
+    request = Request(
+        src,
+        dst,
+        mod,
+        src_params,
+        dst_params,
+        mod_params,
+        whole,
+        ranks,
+        sharded,
+        habits or Habits(),
+        dict(padded or {}),
+        "group" in given["target"],
+    )
     plan = _compile(request)
     from layoutdsl.prove import prove
 
@@ -64,34 +87,27 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
     """The proven plan from `plan`'s outputs back to the rank's slice of its source tensors."""
     src, dst, mod = (recall(side.spec, side.digest, specs) for side in (plan.target, plan.source, plan.module))
     assert isinstance(src, Format) and isinstance(dst, Format) and isinstance(mod, Module)
-    request = _Request(
-        src, dst, mod, plans.params_of(plan.target), plans.params_of(plan.source), plans.params_of(plan.module),
-        dict(plan.sizes), plan.ranks, plan.ranks.tp * plan.ranks.ep > 1 and not isinstance(src, Kernel), plan.habits, {}, True, "local", tuple(plan.extents), dict(plan.groups),
+    request = Request(
+        src,
+        dst,
+        mod,
+        plans.params_of(plan.target),
+        plans.params_of(plan.source),
+        plans.params_of(plan.module),
+        dict(plan.sizes),
+        plan.ranks,
+        plan.ranks.tp * plan.ranks.ep > 1 and not isinstance(src, Kernel),
+        plan.habits,
+        {},
+        True,
+        tuple(plan.extents),
+        dict(plan.groups),
     )
     back = _compile(request)
     from layoutdsl.prove import prove
 
     prove(back, specs=specs)
     return back
-
-
-@dataclass(frozen=True)
-class _Request:
-    source: Format
-    target: Format
-    module: Module
-    source_params: dict[str, ParamValue]
-    target_params: dict[str, ParamValue]
-    module_params: dict[str, ParamValue]
-    sizes: dict[str, Union[int, tuple[int, ...]]]
-    ranks: Ranks
-    sharded: bool
-    habits: Habits
-    padded: dict[str, int]
-    group_given: bool
-    mode: str
-    extents: tuple[Extent, ...] = ()
-    groups: Mapping[str, int] | None = None
 
 
 def _format(name: str | Spec, specs: tuple[str, ...]) -> Format:
@@ -111,121 +127,26 @@ def _by_side(params: Mapping[str, ParamValue], sides: Mapping[str, Spec]) -> dic
             continue
         bare.append(name)
     for name in bare:
-        takers = [side for side, spec in sides.items() if name in spec.params or (name == "parts" and isinstance(spec, Format))]
+        takers = [
+            side
+            for side, spec in sides.items()
+            if name in spec.params or (name == "parts" and isinstance(spec, Format))
+        ]
         if not takers:
             known = sorted({key for spec in sides.values() for key in spec.params} | {"parts"})
-            from layoutdsl.errors import did_you_mean
-
-            raise LayoutError(f"no side has a parameter `{name}`", code="LP101", name="unknown-parameter",
-                              help=did_you_mean(name, known) or f"parameters: {', '.join(known)}")
+            raise LayoutError(
+                f"no side has a parameter `{name}`",
+                code="LP101",
+                name="unknown-parameter",
+                help=did_you_mean(name, known) or f"parameters: {', '.join(known)}",
+            )
         for side in takers:
             found[side].setdefault(name, params[name])
     return found
 
 
-# --- the two sides ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One matrix as both sides see it: the padded matrix, and each side's tensors by role."""
-
-    matrix: Matrix
-    source: dict[str, tuple[Stored, ...]]
-    target: dict[str, tuple[Stored, ...]]
-
-
-def sides(request: "_Request") -> tuple[Side, Side]:
-    """Source and target with their modes: a kernel's tensors are padded, a checkpoint's whole or local."""
-    source = "padded" if isinstance(request.source, Kernel) else "local" if request.sharded else "whole"
-    target = "padded" if isinstance(request.target, Kernel) else "local"
-    return (Side(request.source, request.source_params, source), Side(request.target, request.target_params, target))
-
-
-def _pairs(request: "_Request") -> tuple[list[Pair], dict[str, int]]:
-    source, target = sides(request)
-    found = matrices(request.module, request.module_params, request.sizes, request.ranks)
-    ours = _extents(request, source, target, found)
-    pairs: list[Pair] = []
-    for matrix, source_matrix, target_matrix, source_group, target_group in ours:
-        pairs.append(Pair(
-            target_matrix if target.mode == "padded" else source_matrix if source.mode == "padded" else matrix,
-            _roles(tensors(source, source_matrix, source_group)), _roles(tensors(target, target_matrix, target_group)),
-        ))
-    groups = {matrix.name: sg if tg is None else tg for matrix, _, _, sg, tg in ours}
-    return pairs, {name: group for name, group in groups.items() if group is not None}
-
-
-def _extents(request: "_Request", source: Side, target: Side, found: Sequence[Matrix]) -> list:
-    """Per matrix: as cut, as the source has it, as the target has it, and the kernel groups of both (None: no kernel)."""
-    wide_source, groups_source = _kernel_extents(request, source, source, found)
-    wide_target, groups_target = _kernel_extents(request, target, source, found)
-    return list(zip(found, wide_source, wide_target, groups_source, groups_target))
-
-
-def _kernel_extents(
-    request: "_Request", side: Side, source: Side, found: Sequence[Matrix]
-) -> tuple[Sequence[Matrix], Sequence[int | None]]:
-    kernel = side.format
-    if not isinstance(kernel, Kernel):
-        return found, [None] * len(found)
-    if request.extents:
-        known = {(e.matrix, e.role, e.part): e for e in request.extents}
-        groups = request.groups or {}
-        return [with_extents(matrix, known) for matrix in found], [groups[matrix.name] for matrix in found]
-    if side is source:
-        groups = [taken(kernel, matrix, int(side.params.get("group", -1))) for matrix in found]
-    else:
-        given = int(side.params.get("group", -1)) if request.group_given else None
-        groups = [group_of(kernel, source, matrix, given) for matrix in found]
-    return _padded(request, side, found, groups), groups
-
-
-def _padded(request: "_Request", kernel: Side, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
-    assert isinstance(kernel.format, Kernel)
-    if not request.padded:
-        return pad(kernel.format, kernel.params, found, groups)
-    imposed = []
-    for matrix in found:
-        wide = padded_to(matrix, {axis: 1 for axis in request.padded}, 1)
-        k = replace(wide.k, padded=request.padded.get(matrix.k.axis, wide.k.length))
-        axis = matrix.n[0].axis
-        if matrix.pad == "tail":
-            imposed.append(replace(wide, k=k, n_padded=request.padded.get(axis, matrix.n_length)))
-            continue
-        n = tuple(replace(s, padded=request.padded.get(axis, s.length)) for s in matrix.n)
-        imposed.append(replace(wide, n=n, k=k, n_padded=sum(s.padded for s in n)))
-    return tuple(imposed)
-
-
-def extents_of(matrix: Matrix) -> Iterator[Extent]:
-    """The plan's record of one matrix: its k, its n per part, and (role n, part `*`) the whole of parts padded once."""
-    k = matrix.k
-    yield Extent(matrix.name, k.axis, "k", "", k.size, k.start, k.length, k.padded)
-    alone = len(matrix.n) == 1 and matrix.pad == "tail"
-    for s, part in zip(matrix.n, matrix.parts or ("",)):
-        yield Extent(matrix.name, s.axis, "n", part, s.size, s.start, s.length, matrix.n_padded if alone else s.padded)
-    if matrix.pad == "tail" and len(matrix.n) > 1:
-        yield Extent(matrix.name, matrix.n[0].axis, "n", "*", matrix.n_size, 0, matrix.n_length, matrix.n_padded)
-
-
-def _roles(found: Sequence[Stored]) -> dict[str, tuple[Stored, ...]]:
-    roles: dict[str, tuple[Stored, ...]] = {}
-    for tensor in found:
-        roles[tensor.role] = (*roles.get(tensor.role, ()), tensor)
-    return roles
-
-
-def info_of(tensor: Stored, experts: int) -> TensorInfo:
-    return TensorInfo(tensor.name, tensor.role, tensor.dtypes, tensor.code.name, tensor.codes, tensor.shape,
-                      experts if tensor.experts != "none" else 0, tensor.experts == "shared")
-
-
-# --- the plan ---------------------------------------------------------------------------------------------------------
-
-
-def _compile(request: "_Request") -> Plan:
-    pairs, groups = _pairs(request)
+def _compile(request: Request) -> Plan:
+    pairs, groups = pairs_of(request)
     builder = _Builder(request, pairs)
     for pair in pairs:
         builder.matrix(pair)
@@ -233,12 +154,26 @@ def _compile(request: "_Request") -> Plan:
     source_experts = count if sides(request)[0].mode != "whole" else total
     inputs = [info_of(t, source_experts) for pair in pairs for found in pair.source.values() for t in found]
     return Plan(
-        plans.FORM, _side(request.source, request.source_params), _side(request.target, request.target_params),
-        _side(request.module, request.module_params), tuple(sorted(request.sizes.items())), request.ranks, request.sharded,
-        request.habits, tuple(extent for pair in pairs for extent in extents_of(pair.matrix)), tuple(groups.items()),
-        (total, start if sides(request)[0].mode == "whole" else 0, count), builder.replicas(),
-        tuple(inputs), tuple(builder.outputs), tuple(builder.programs), tuple(builder.reductions), tuple(builder.checks),
-        tuple(builder.passed), tuple(builder.duties), tuple(builder.losses()),
+        plans.FORM,
+        _side(request.source, request.source_params),
+        _side(request.target, request.target_params),
+        _side(request.module, request.module_params),
+        tuple(sorted(request.sizes.items())),
+        request.ranks,
+        request.sharded,
+        request.habits,
+        tuple(extent for pair in pairs for extent in extents_of(pair.matrix)),
+        tuple(groups.items()),
+        (total, start if sides(request)[0].mode == "whole" else 0, count),
+        builder.replicas(),
+        tuple(inputs),
+        tuple(builder.outputs),
+        tuple(builder.programs),
+        tuple(builder.reductions),
+        tuple(builder.checks),
+        tuple(builder.passed),
+        tuple(builder.duties),
+        tuple(builder.losses()),
     )
 
 
@@ -249,7 +184,7 @@ def _side(spec: Spec, params: Mapping[str, ParamValue]) -> plans.Side:
 class _Builder:
     """Collects the programs, checks and duties of a plan, matrix by matrix."""
 
-    def __init__(self, request: "_Request", pairs: Sequence[Pair]):
+    def __init__(self, request: Request, pairs: Sequence[Pair]):
         self.request, self.pairs = request, pairs
         self.outputs: list[TensorInfo] = []
         self.programs: list[Program] = []
@@ -288,8 +223,11 @@ class _Builder:
         if "scale" not in pair.source:
             raise recodes.refuse_pair(pair.matrix.name, pair.target["scale"][0], "the source has no scales")
         return recodes.for_scale(
-            pair.matrix.name, pair.source["scale"][0], pair.target["scale"][0],
-            pair.source.get("global_scale", (None,))[0], pair.target.get("global_scale", (None,))[0],
+            pair.matrix.name,
+            pair.source["scale"][0],
+            pair.target["scale"][0],
+            pair.source.get("global_scale", (None,))[0],
+            pair.target.get("global_scale", (None,))[0],
         )
 
     # one method per role ----------------------------------------------------------------------------------------------
@@ -309,7 +247,9 @@ class _Builder:
         covered = self._covered(pair, first, end)
         fill = None
         if covered > first and zeros:
-            fill = replace(self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, first, covered, zeros)))
+            fill = replace(
+                self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, first, covered, zeros))
+            )
         elif covered > first:
             k = tuple(runs(covered - first, View(target.k[0].chain), None, start=first))
             moves.append(Move("pad", _n_data(pair.matrix, target), k, source[0].code.bias, "code"))
@@ -318,7 +258,11 @@ class _Builder:
 
     def _covered(self, pair: Pair, first: int, end: int) -> int:
         """Where the pads along k end that fall into a group with a zero point of its own; they repeat it, to decode to 0."""
-        if "zero_point" not in pair.target or self.request.habits.pads != "neutral" or _mode(self.request) != "padded":
+        if (
+            "zero_point" not in pair.target
+            or self.request.habits.pads != "neutral"
+            or target_mode(self.request) != "padded"
+        ):
             return first
         if pair.target["codes"][0].code.kind != "integer":
             return first
@@ -326,14 +270,23 @@ class _Builder:
         return end if unit is None else max(first, min(end, -(-pair.matrix.k.length // unit) * unit))
 
     def _fill(self, pair: Pair, target: Stored, first: int, end: int, zeros: tuple[Stored, ...]) -> Iterator[Move]:
-        for part, n, view in self._per_part(pair, target, zeros):
-            yield Move("data", n, tuple(runs(end - first, target.view(part)[1], view, start=first)))
-
-    def _per_part(self, pair: Pair, target: Stored, sources: tuple[Stored, ...]) -> Iterator[tuple[int, tuple[Run, ...], View]]:
+        """Pads along k read the zero point of the last real element, whose group they are in; a group may be stored short."""
+        inner = self._inner_order(pair)
         for part in target.parts:
-            n_view, k_view = _holder(sources, part).view(part)
-            length = pair.matrix.n[part].length
-            yield part, tuple(runs(length, target.view(part)[0], n_view, part=part)), k_view
+            n_view, k_view = _holder(zeros, part).view(part)
+            stretch = pair.matrix.n[part]
+            n_source = _sorted_positions(stretch.start) if inner is not None else n_view
+            n = tuple(runs(stretch.length, target.view(part)[0], n_source, part=part))
+            last = View(Chain(()), base=k_view.at(pair.matrix.k.length - 1))
+            k = tuple(runs(end - first, target.view(part)[1], last, start=first))
+            yield Move("data", n, k, gather_n=self._lookup_n(pair, zeros))
+
+    def _lookup_n(self, pair: Pair, sources: tuple[Stored, ...]) -> Lookup | None:
+        inner = self._inner_order(pair)
+        if inner is None:
+            return None
+        views = [_holder(sources, part).view(part)[0] for part in range(len(pair.matrix.n))]
+        return _lookup(inner, self._group(), views, [s.start for s in pair.matrix.n])
 
     def _zero_point(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         sources = pair.source.get("zero_point", ())
@@ -354,8 +307,11 @@ class _Builder:
             reduction = f"{name}.nvfp4"
             found = [(part, _holder(pair.source["global_scale"], part)) for part in range(len(pair.matrix.n))]
             globals_ = tuple((tensor.name, tensor.view(part)[0].at(0)) for part, tensor in found)
-            self.reductions.append(Reduction(reduction, "nvfp4", target.name, self.request.habits.nvfp4_factor,
-                                             globals_, found[0][1].reciprocal))
+            self.reductions.append(
+                Reduction(
+                    reduction, "nvfp4", target.name, self.request.habits.nvfp4_factor, globals_, found[0][1].reciprocal
+                )
+            )
         if scale.name == "int16_scale":
             reduction = f"{name}.largest"
             self.reductions.append(Reduction(reduction, "largest", target.name, "tensor"))
@@ -375,8 +331,12 @@ class _Builder:
 
     def _bias(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         if "bias" not in pair.source:
-            raise LayoutError(f"`{target.name}` has no source: the source has no bias", code="LP131", name="no-source",
-                              help="set source.bias=true, or leave target.bias out")
+            raise LayoutError(
+                f"`{target.name}` has no source: the source has no bias",
+                code="LP131",
+                name="no-source",
+                help="set source.bias=true, or leave target.bias out",
+            )
         source, code = pair.source["bias"][0], target.code
         recode = Recode("copy" if source.code == code else "rescale", source.code.name, code.name)
         if pair.matrix.bias_here:
@@ -388,12 +348,18 @@ class _Builder:
             return self._plain(pair, target, "act_order", Recode("copy", "int32", "int32"))
         group = max(int(self.request.target_params.get("group", -1)), 0)
         start = pair.matrix.k.start % group if group else 0
-        return Program(target.name, (), Recode("ramp", "int32", "int32", group), tuple(self._values(pair, target, start)))
+        return Program(
+            target.name, (), Recode("ramp", "int32", "int32", group), tuple(self._values(pair, target, start))
+        )
 
     def _input_scale(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         if "input_scale" not in pair.source:
-            raise LayoutError(f"`{target.name}` has no source: the source has no input scale", code="LP131", name="no-source",
-                              help="set source.input_scale=true, or leave target.input_scale out")
+            raise LayoutError(
+                f"`{target.name}` has no source: the source has no input scale",
+                code="LP131",
+                name="no-source",
+                help="set source.input_scale=true, or leave target.input_scale out",
+            )
         return self._plain(pair, target, "input_scale", Recode("copy", "float32", "float32"))
 
     def _weight_shape(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
@@ -402,7 +368,15 @@ class _Builder:
 
     # moves ------------------------------------------------------------------------------------------------------------
 
-    def _plain(self, pair: Pair, target: Stored, role: str, recode: Recode, operands: tuple[Operand, ...] = (), reduction: str = "") -> Program:
+    def _plain(
+        self,
+        pair: Pair,
+        target: Stored,
+        role: str,
+        recode: Recode,
+        operands: tuple[Operand, ...] = (),
+        reduction: str = "",
+    ) -> Program:
         moves = [*self._data(pair, target, role), *self._pads(pair, target, *target.k_gap)]
         return Program(target.name, self._sources(pair, target, role), recode, tuple(moves), operands, None, reduction)
 
@@ -414,7 +388,9 @@ class _Builder:
 
     def _operand(self, pair: Pair, target: Stored, role: str) -> Operand:
         first = pair.source[role][0]
-        return Operand(role, self._sources(pair, target, role), first.code.name, first.plus, tuple(self._data(pair, target, role)))
+        return Operand(
+            role, self._sources(pair, target, role), first.code.name, first.plus, tuple(self._data(pair, target, role))
+        )
 
     def _data(self, pair: Pair, target: Stored, role: str) -> list[Move]:
         """Moves from the source tensors of a role to all of a target's logical elements, one per distinct view of k."""
@@ -434,14 +410,24 @@ class _Builder:
             for part in parts:
                 n_source = _holder(sources, part).view(part)[0]
                 stretch = pair.matrix.n[part]
-                n.extend(runs(stretch.length, target.view(part)[0],
-                              _sorted_positions(stretch.start) if inner is not None else n_source, part=part))
+                n.extend(
+                    runs(
+                        stretch.length,
+                        target.view(part)[0],
+                        _sorted_positions(stretch.start) if inner is not None else n_source,
+                        part=part,
+                    )
+                )
             lookup_k = _lookup(order, self._group(), [k_source], [k_stretch.start]) if gathers_k and order else None
-            lookup_n = None
-            if inner is not None:
-                views = [_holder(sources, part).view(part)[0] for part in range(len(pair.matrix.n))]
-                lookup_n = _lookup(inner, self._group(), views, [s.start for s in pair.matrix.n])
-            found.append(Move("data", tuple(_joined(n)), tuple(_joined(list(k))), gather_n=lookup_n, gather_k=lookup_k))
+            found.append(
+                Move(
+                    "data",
+                    tuple(_joined(n)),
+                    tuple(_joined(list(k))),
+                    gather_n=self._lookup_n(pair, sources),
+                    gather_k=lookup_k,
+                )
+            )
         return _joined_moves(found)
 
     def _group(self) -> int:
@@ -461,7 +447,7 @@ class _Builder:
 
     def _pads(self, pair: Pair, target: Stored, k_first: int, k_count: int) -> list[Move]:
         """Pads: stored n that hold no output, along all of k; then stored k from `k_first` on, for the real outputs."""
-        mode = _mode(self.request)
+        mode = target_mode(self.request)
         found: list[Move] = []
         k_all = _k_data(pair.matrix, target, whole=True)
         for view, first, count in target.n_gaps:
@@ -469,13 +455,19 @@ class _Builder:
             found.append(Move("pad", tuple(runs(count, view, None, start=first)), k_all, code, reason))
         if k_count > 0:
             scale = pair.target.get("scale", (None,))[0]
-            beyond = scale is not None and scale.k_unit is not None and k_first >= -(-pair.matrix.k.length // scale.k_unit) * scale.k_unit
+            beyond = (
+                scale is not None
+                and scale.k_unit is not None
+                and k_first >= -(-pair.matrix.k.length // scale.k_unit) * scale.k_unit
+            )
             within = 0 if beyond or scale is None else _scale_end(pair, scale, k_first + k_count) - k_first
             for first, count, grouped in ((k_first, within, False), (k_first + within, k_count - within, True)):
                 if count > 0:
                     code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=grouped)
                     n = _n_data(pair.matrix, target)
-                    found.append(Move("pad", n, tuple(runs(count, View(target.k[0].chain), None, start=first)), code, reason))
+                    found.append(
+                        Move("pad", n, tuple(runs(count, View(target.k[0].chain), None, start=first)), code, reason)
+                    )
         return found
 
     def _pad_code(self, target: Stored, mode: str, has_zero: bool, *, grouped: bool) -> tuple[int, str]:
@@ -485,7 +477,9 @@ class _Builder:
         if target.role == "zero_point":
             return 0, "scale"
         if target.role != "codes":
-            return (target.scaled if target.code.kind == "power" else 0), "code" if target.code.kind != "power" else "scale"
+            return (
+                target.scaled if target.code.kind == "power" else 0
+            ), "code" if target.code.kind != "power" else "scale"
         integer = target.code.kind == "integer"
         if self.request.habits.pads == "neutral":
             return target.code.bias if integer else 0, "code"
@@ -497,7 +491,10 @@ class _Builder:
     def _values(self, pair: Pair, target: Stored, start: int = 0) -> list[Move]:
         """A target that the recode alone makes; the source column counts coordinates along k from `start`."""
         k = tuple(runs(pair.matrix.k.length, target.k[0], _sorted_positions(start)))
-        return [Move("value", tuple(_joined(_n_data(pair.matrix, target))), k), *self._pads(pair, target, *target.k_gap)]
+        return [
+            Move("value", tuple(_joined(_n_data(pair.matrix, target))), k),
+            *self._pads(pair, target, *target.k_gap),
+        ]
 
     # what is not moved ------------------------------------------------------------------------------------------------
 
@@ -507,18 +504,52 @@ class _Builder:
             source = pair.source["zero_point"]
             bias = pair.target["codes"][0].code.bias
             for tensor in source:
-                self.checks.append(self._check("equal", pair, tensor, (bias - tensor.plus,), "the target is symmetric: every zero point must be " + str(bias)))
+                self.checks.append(
+                    self._check(
+                        "equal",
+                        pair,
+                        tensor,
+                        (bias - tensor.plus,),
+                        "the target is symmetric: every zero point must be " + str(bias),
+                    )
+                )
         for tensor in pair.source.get("weight_shape", ()):
-            self.checks.append(Check("shape", tensor.name, _logical_shape(pair.matrix, tensor, sides(self.request)[0].mode), "", "the stored shape must be the matrix'", ()))
+            self.checks.append(
+                Check(
+                    "shape",
+                    tensor.name,
+                    _logical_shape(pair.matrix, tensor, sides(self.request)[0].mode),
+                    "",
+                    "the stored shape must be the matrix'",
+                    (),
+                )
+            )
         for tensor in pair.source.get("act_order", ()):
             first = pair.source["act_order"][0]
             if not self.request.source_params.get("act_order"):
-                self.checks.append(self._check("order", pair, tensor, (self._group(), self._phase(pair)), "the weights are declared in file order: g_idx must be k // group"))
+                self.checks.append(
+                    self._check(
+                        "order",
+                        pair,
+                        tensor,
+                        (self._group(), self._phase(pair)),
+                        "the weights are declared in file order: g_idx must be k // group",
+                    )
+                )
             elif tensor is not first and self.orders[pair.matrix.name] is not None:
-                self.checks.append(replace(self._check("same", pair, tensor, (), "the parts of one fused matrix must have the same order"), other=first.name))
+                self.checks.append(
+                    replace(
+                        self._check("same", pair, tensor, (), "the parts of one fused matrix must have the same order"),
+                        other=first.name,
+                    )
+                )
         if "bias" in pair.source and "bias" not in pair.target:
-            raise LayoutError(f"`{pair.source['bias'][0].name}` has no place in the target", code="LP132", name="unused-source",
-                              help="set target.bias=true")
+            raise LayoutError(
+                f"`{pair.source['bias'][0].name}` has no place in the target",
+                code="LP132",
+                name="unused-source",
+                help="set target.bias=true",
+            )
 
     def _check(self, kind: str, pair: Pair, tensor: Stored, expect: tuple[int, ...], why: str) -> Check:
         moves = []
@@ -548,9 +579,9 @@ class _Builder:
         matrix, visible = pair.matrix, self.request.module.visible
         if self.orders[matrix.name] is not None and matrix.k.axis in visible:
             self.duties.append(Duty("gather_input", matrix.name, matrix.k.axis, tensor=f"{matrix.name}.k_perm"))
-        if _mode(self.request) == "padded" and matrix.k.axis in visible and matrix.k.padded > matrix.k.length:
+        if target_mode(self.request) == "padded" and matrix.k.axis in visible and matrix.k.padded > matrix.k.length:
             self.duties.append(Duty("pad_input", matrix.name, matrix.k.axis, rest=matrix.k.padded - matrix.k.length))
-        if _mode(self.request) == "padded" and matrix.n[0].axis in visible and matrix.n_padded > matrix.n_length:
+        if target_mode(self.request) == "padded" and matrix.n[0].axis in visible and matrix.n_padded > matrix.n_length:
             self.duties.append(Duty("slice_output", matrix.name, matrix.n[0].axis, length=matrix.n_length))
         if matrix.k.cut:
             self.duties.append(Duty("sum_over_ranks", matrix.name, matrix.k.axis))
@@ -559,10 +590,6 @@ class _Builder:
         for program in self.programs:
             if text := recodes.loss(program.recode):
                 yield program.output, text
-
-
-def _mode(request: "_Request") -> str:
-    return "padded" if isinstance(request.target, Kernel) else "local"
 
 
 def _holder(found: Sequence[Stored], part: int) -> Stored:
@@ -575,12 +602,18 @@ def _sorted_positions(start: int) -> View:
 
 
 def _lookup(order: Stored, group: int, views: Sequence[View], starts: Sequence[int]) -> Lookup:
-    return Lookup(order.name, group, views[0].chain.digits,
-                  tuple((v.offset - v.step * start, v.step, v.base) for v, start in zip(views, starts)))
+    return Lookup(
+        order.name,
+        group,
+        views[0].chain.digits,
+        tuple((v.offset - v.step * start, v.step, v.base) for v, start in zip(views, starts)),
+    )
 
 
 def _n_data(matrix: Matrix, target: Stored) -> tuple[Run, ...]:
-    return tuple(run for part in target.parts for run in runs(matrix.n[part].length, target.view(part)[0], None, part=part))
+    return tuple(
+        run for part in target.parts for run in runs(matrix.n[part].length, target.view(part)[0], None, part=part)
+    )
 
 
 def _k_data(matrix: Matrix, target: Stored, *, whole: bool = False) -> tuple[Run, ...]:
@@ -625,4 +658,3 @@ def _joined_moves(found: list[Move]) -> list[Move]:
 def _logical_shape(matrix: Matrix, tensor: Stored, mode: str) -> tuple[int, ...]:
     n = sum(matrix.n[part].size if mode == "whole" else matrix.n[part].length for part in tensor.parts)
     return n, matrix.k.size if mode == "whole" else matrix.k.length
-

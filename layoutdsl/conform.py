@@ -43,8 +43,12 @@ def _json(path: Path, kind: type) -> Any:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise LayoutError(f"`{path}` cannot be read", code="LP180", name="no-cases",
-                          help="give a folder with index.json, policy.json and the cases' files") from None
+        raise LayoutError(
+            f"`{path}` cannot be read",
+            code="LP180",
+            name="no-cases",
+            help="give a folder with index.json, policy.json and the cases' files",
+        ) from None
     except ValueError as error:
         raise LayoutError(f"`{path}` is no JSON: {error}", code="LP180", name="no-cases") from None
     if not isinstance(data, kind):
@@ -81,7 +85,9 @@ def _wrong(folder: Path, case: Mapping[str, Any], backend: str, specs: Sequence[
             return f"`{name}` is {got.dtype} {list(got.shape)}, recorded is {want.dtype} {list(want.shape)}"
         a, b = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, want))
         if not torch.equal(a, b):
-            return f"`{name}` differs in {int((a != b).sum())} of {a.numel()} bytes, first at {int((a != b).nonzero()[0])}"
+            return (
+                f"`{name}` differs in {int((a != b).sum())} of {a.numel()} bytes, first at {int((a != b).nonzero()[0])}"
+            )
     return None
 
 
@@ -97,8 +103,12 @@ def read(folder: Path, case: Mapping[str, Any]) -> dict[str, Any]:
     except OSError:
         raise LayoutError(f"`{case['file']}` cannot be read", code="LP181", name="bad-case") from None
     if hashlib.sha256(raw).hexdigest() != case["sha256"]:
-        raise LayoutError(f"`{case['file']}` does not have the sha256 of the index", code="LP181", name="bad-case",
-                          help="copy the folder anew")
+        raise LayoutError(
+            f"`{case['file']}` does not have the sha256 of the index",
+            code="LP181",
+            name="bad-case",
+            help="copy the folder anew",
+        )
     return load_file(path)
 
 
@@ -119,15 +129,25 @@ def compiled(case: Mapping[str, Any], tensors: Mapping[str, Any], specs: Sequenc
     if "block" in case and "block_n" in checkpoint.params:
         params["source.block_n"], params["source.group"] = case["block"]
     if load_spec(kernel, specs=tuple(specs)).params["group"].type == "group":
-        rows = {value.shape[-2] for key, value in tensors.items() if key.startswith("out.") and key.endswith("weight_scale")}
+        rows = {
+            value.shape[-2] for key, value in tensors.items() if key.startswith("out.") and key.endswith("weight_scale")
+        }
         params["target.group"] = -1 if rows == {1} else case["group"]
     ranks = int(case.get("ranks", 1))
     if "K_full" in case:
         params["module.split"], sizes["k"] = "k", case["K_full"]
     padded = {axis: case["padded"][name] for axis, name in kind["sizes"].items() if name in case["padded"]}
     return compile_plan(
-        fmt["checkpoint"], kernel, module, sizes, params=params, tp=ranks, sharded=ranks > 1, padded=padded,
-        habits=peer.habits(), specs=specs,
+        fmt["checkpoint"],
+        kernel,
+        module,
+        sizes,
+        params=params,
+        tp=ranks,
+        sharded=ranks > 1,
+        padded=padded,
+        habits=peer.habits(),
+        specs=specs,
     )
 
 
@@ -163,8 +183,12 @@ def _names(case: Mapping[str, Any]) -> dict[str, str]:
 
 def _entry(table: Mapping[str, Any], name: str, what: str) -> Any:
     if name not in table:
-        raise LayoutError(f"no spec is known for the {what} `{name}`", code="LP182", name="unknown-case",
-                          help=did_you_mean(name, table) or f"known: {', '.join(table)}")
+        raise LayoutError(
+            f"no spec is known for the {what} `{name}`",
+            code="LP182",
+            name="unknown-case",
+            help=did_you_mean(name, table) or f"known: {', '.join(table)}",
+        )
     return table[name]
 
 

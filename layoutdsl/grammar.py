@@ -116,7 +116,7 @@ class _Reader:
 # --- expressions ------------------------------------------------------------------------------------------------------
 
 Value = Union[int, str]
-Scope = Mapping[str, Union[int, str, bool, tuple, None]]
+Scope = Mapping[str, int | str | bool | tuple | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,9 @@ class Expr:
         name = self.args[0]
         if name not in scope:
             raise GrammarError(
-                f"unknown name `{name}`", self.start, self.end,
+                f"unknown name `{name}`",
+                self.start,
+                self.end,
                 did_you_mean(name, scope) or f"known here: {', '.join(sorted(scope)) or 'nothing'}",
             )
         value = scope[name]
@@ -178,12 +180,22 @@ class Expr:
         if self.op == "^" and not 0 <= second <= 62:
             raise GrammarError(f"exponent {second} is not within 0 to 62", self.start, self.end)
         result = {
-            "+": lambda: first + second, "-": lambda: first - second, "*": lambda: first * second,
-            "/": lambda: first // second, "%": lambda: first % second, "^": lambda: first**second,
-            "<": lambda: first < second, "<=": lambda: first <= second, ">": lambda: first > second,
-            ">=": lambda: first >= second, "neg": lambda: -first, "not": lambda: not first,
-            "up": lambda: -(-first // second) * second, "lcm": lambda: math.lcm(*values),
-            "min": lambda: min(values), "max": lambda: max(values),
+            "+": lambda: first + second,
+            "-": lambda: first - second,
+            "*": lambda: first * second,
+            "/": lambda: first // second,
+            "%": lambda: first % second,
+            "^": lambda: first**second,
+            "<": lambda: first < second,
+            "<=": lambda: first <= second,
+            ">": lambda: first > second,
+            ">=": lambda: first >= second,
+            "neg": lambda: -first,
+            "not": lambda: not first,
+            "up": lambda: -(-first // second) * second,
+            "lcm": lambda: math.lcm(*values),
+            "min": lambda: min(values),
+            "max": lambda: max(values),
         }[self.op]()
         if abs(result) >= 1 << 63:
             raise GrammarError("the result needs more than 64 bits", self.start, self.end)
@@ -285,7 +297,9 @@ def parse_split(text: str) -> tuple[AxisSplit, ...]:
     seen: dict[str, SplitDigit] = {}
     for digit in (digit for split in found for digit in split.digits):
         if digit.name in seen:
-            raise GrammarError(f"digit `{digit.name}` stands twice", digit.start, digit.end, "give each digit its own name")
+            raise GrammarError(
+                f"digit `{digit.name}` stands twice", digit.start, digit.end, "give each digit its own name"
+            )
         seen[digit.name] = digit
     return tuple(found)
 
@@ -298,7 +312,9 @@ def _split_digit(reader: _Reader, *, first: bool) -> SplitDigit:
         return SplitDigit(name.text, None, name.start, name.end)
     if first:
         raise GrammarError(
-            f"the first digit `{name.text}` takes what is left of the axis and states no size", name.start, name.end,
+            f"the first digit `{name.text}` takes what is left of the axis and states no size",
+            name.start,
+            name.end,
             "drop the size, or put a digit without one in front",
         )
     token = reader.peek()
@@ -351,7 +367,9 @@ def parse_order(text: str) -> tuple[OrderDigit, ...]:
     seen: set[str] = set()
     for item in found:
         if item.role != "one" and item.name in seen:
-            raise GrammarError(f"digit `{item.name}` stands twice", item.start, item.end, "each digit stands exactly once")
+            raise GrammarError(
+                f"digit `{item.name}` stands twice", item.start, item.end, "each digit stands exactly once"
+            )
         seen.add(item.name)
     return tuple(found)
 
@@ -368,7 +386,7 @@ class Formula:
     start: int
     end: int
 
-    def tensors(self) -> Iterator["Formula"]:
+    def tensors(self) -> Iterator[Formula]:
         if self.op == "tensor":
             yield self
         for arg in self.args:

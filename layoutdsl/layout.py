@@ -91,18 +91,21 @@ def _cuts(view: View) -> Iterator[tuple[int, int]]:
         if weight % view.step:
             raise LayoutError(
                 f"a step of {view.step} meets a digit of weight {weight}, which it does not divide",
-                code="LD110", name="no-common-refinement",
+                code="LD110",
+                name="no-common-refinement",
                 help="let the number of alternating parts divide the digits of the axis",
             )
         period = weight // view.step
         yield period, -(view.offset // view.step) % period
 
 
-def _levels(views: Sequence[View]) -> list[tuple[int, tuple[int, ...]]]:
+def _levels(start: int, size: int, views: Sequence[View]) -> list[tuple[int, tuple[int, ...]]]:
+    """(period, phases) of the cuts inside a stretch, each period a multiple of the one before."""
     phases: dict[int, set[int]] = {}
     for view in views:
         for period, phase in _cuts(view):
-            if period > 1:
+            # A digit that nowhere carries, such as one group that is the whole axis, needs no cut.
+            if period > 1 and (phase - start - 1) % period + 1 < size:
                 phases.setdefault(period, set()).add(phase)
     levels: list[tuple[int, tuple[int, ...]]] = []
     below = 1
@@ -112,7 +115,8 @@ def _levels(views: Sequence[View]) -> list[tuple[int, tuple[int, ...]]]:
         if len(repeated) > MAX_PHASES:
             raise LayoutError(
                 f"digits of weight {period} and {below} on one axis need {len(repeated)} cuts in {raised} elements",
-                code="LD110", name="no-common-refinement",
+                code="LD110",
+                name="no-common-refinement",
                 help="one side's digits should divide the other's: check the group size and the tile",
             )
         if levels and levels[-1][0] == raised:
@@ -128,7 +132,7 @@ def refine(start: int, size: int, views: Sequence[View]) -> Iterator[tuple[int, 
 
     How many there are depends on the digits and on where the stretch begins and ends, not on its size.
     """
-    levels = _levels(views)
+    levels = _levels(start, size, views)
     loops = _aligned(start, size, levels)
     return iter(((start, loops),)) if loops is not None else _boxes(start, size, levels)
 

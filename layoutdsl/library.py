@@ -39,8 +39,11 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
     else:
         spec = read_spec(Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else _find(name, specs, kind))
     if kind is not None and kind_of(spec) not in kind.split("|"):
-        raise LayoutError(f"`{spec.name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
-                          code="LP106", name="wrong-kind")
+        raise LayoutError(
+            f"`{spec.name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
+            code="LP106",
+            name="wrong-kind",
+        )
     return spec
 
 
@@ -55,8 +58,12 @@ def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
     if name in known:
         return known[name]
     wanted = [stem for stem, path in known.items() if kind is None or path.parent.name in kind.split("|")]
-    raise LayoutError(f"there is no spec `{name}`", code="LP107", name="no-such-spec",
-                      help=did_you_mean(name, known) or f"known: {', '.join(wanted)}")
+    raise LayoutError(
+        f"there is no spec `{name}`",
+        code="LP107",
+        name="no-such-spec",
+        help=did_you_mean(name, known) or f"known: {', '.join(wanted)}",
+    )
 
 
 def read_spec(path: Path) -> Spec:
@@ -104,8 +111,12 @@ def recall(name: str, text: str, specs: tuple[str, ...] = ()) -> Spec:
         load_spec(name, specs=specs)
     spec = _BY_DIGEST.get(text)
     if spec is None or spec.name != name:
-        raise LayoutError(f"spec `{name}` is not the one that the plan was made from", code="LP108", name="other-spec",
-                          help="compile the plan anew, or give the folder of its specs")
+        raise LayoutError(
+            f"spec `{name}` is not the one that the plan was made from",
+            code="LP108",
+            name="other-spec",
+            help="compile the plan anew, or give the folder of its specs",
+        )
     return spec
 
 

@@ -50,11 +50,21 @@ def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
     stretch = Stretch("n", 64, 0, 64, 64)
     many = Matrix("m", (), (stretch,), Stretch("k", 1 << 20, 0, 1 << 20, 1 << 20), "part", 64, None, True)
     found = tensors(Side(spec, dict(params), "whole"), many)
-    lines = ['version: "1"', f"checkpoint: logical_{spec.name}", f"doc: the logical form of {spec.name}", "source: itself",
-             "params: {group: {type: group, default: -1}, dtype: [float16, bfloat16], act_order: {type: bool, default: false}}",
-             "parts: {stored: [apart], orders: [[gate, up]]}", "tensors:"]
+    lines = [
+        'version: "1"',
+        f"checkpoint: logical_{spec.name}",
+        f"doc: the logical form of {spec.name}",
+        "source: itself",
+        "params: {group: {type: group, default: -1}, dtype: [float16, bfloat16], act_order: {type: bool, default: false}}",
+        "parts: {stored: [apart], orders: [[gate, up]]}",
+        "tensors:",
+    ]
     lines += [line for tensor in found for line in _tensor(tensor)]
-    factors = [tensor.name.removeprefix("m.") for tensor in found if tensor.role in ("codes", "zero_point", "scale", "global_scale")]
+    factors = [
+        tensor.name.removeprefix("m.")
+        for tensor in found
+        if tensor.role in ("codes", "zero_point", "scale", "global_scale")
+    ]
     lines += [f'value: "{" * ".join(factors)}"', "try: [{n: 64, k: 128}]"]
     form = spec_of("\n".join(lines), f"logical form of {spec.name}")
     assert isinstance(form, Checkpoint)
@@ -64,8 +74,18 @@ def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
 def _tensor(tensor: Stored) -> list[str]:
     """A tensor with every element apart; biases keep their n, orders their k, and one value for all stays one."""
     split = ""
-    order = {"bias": "n (k)", "act_order": "k (n)", "weight_shape": "(n k)", "input_scale": "(n k)", "global_scale": "(n k)"}.get(tensor.role, "n, k")
-    dtype = next(dtype for dtype in ("uint8", tensor.dtypes[0]) if DTYPE_BITS[dtype] >= tensor.code.bits or tensor.role == "weight_shape")
+    order = {
+        "bias": "n (k)",
+        "act_order": "k (n)",
+        "weight_shape": "(n k)",
+        "input_scale": "(n k)",
+        "global_scale": "(n k)",
+    }.get(tensor.role, "n, k")
+    dtype = next(
+        dtype
+        for dtype in ("uint8", tensor.dtypes[0])
+        if DTYPE_BITS[dtype] >= tensor.code.bits or tensor.role == "weight_shape"
+    )
     if tensor.code.bits == 4:
         split, order = 'split: "k = kb k0:2", ', "n, kb {k0}"
     dtype = tensor.dtypes[0] if tensor.role in ("weight_shape", "act_order") else dtype
@@ -75,4 +95,6 @@ def _tensor(tensor: Stored) -> list[str]:
     flags = f"scaled: {tensor.scaled}, plus: {tensor.plus}, reciprocal: {str(tensor.reciprocal).lower()}"
     if tensor.derive:
         flags += f", derive: {tensor.derive}"
-    return [f"  {tensor.name.removeprefix('m.')}: {{role: {tensor.role}, dtype: {dtype}, code: {tensor.code.name}, {split}order: \"{order}\", {shape}{flags}}}"]
+    return [
+        f'  {tensor.name.removeprefix("m.")}: {{role: {tensor.role}, dtype: {dtype}, code: {tensor.code.name}, {split}order: "{order}", {shape}{flags}}}'
+    ]

@@ -13,12 +13,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from layoutdsl.grammar import (
-    AxisSplit, Expr, Formula, GrammarError, OrderDigit, Template, parse_expr, parse_order, parse_split,
-    parse_template, parse_value,
+    AxisSplit,
+    Expr,
+    Formula,
+    GrammarError,
+    OrderDigit,
+    Template,
+    parse_expr,
+    parse_order,
+    parse_split,
+    parse_template,
+    parse_value,
 )
 
 ROLES = (
-    "codes", "zero_point", "scale", "global_scale", "bias", "act_order", "input_scale", "weight_shape",
+    "codes",
+    "zero_point",
+    "scale",
+    "global_scale",
+    "bias",
+    "act_order",
+    "input_scale",
+    "weight_shape",
 )
 """What a tensor is for. Tensors of two formats meet by their role."""
 
@@ -35,7 +51,8 @@ def _parsed(parse: Callable[[str], Any], what: str, example: str, *, numbers: bo
             return parse(value)
         except GrammarError as error:
             raise PydanticCustomError(
-                "grammar", "{text}",
+                "grammar",
+                "{text}",
                 {"text": error.message, "start": error.start, "end": error.end, "help": error.help},
             ) from None
 
@@ -50,7 +67,7 @@ Order = Annotated[tuple[OrderDigit, ...], *_parsed(parse_order, "an order of dig
 Value = Annotated[Formula, *_parsed(parse_value, "products and differences of tensors", "`(w - z) * s`")]
 Name = Annotated[Template, *_parsed(parse_template, "a name, `{parameter}` filled in", "`u{bits}`")]
 NameList = Annotated[
-    Union[tuple[str, ...], Template],
+    tuple[str, ...] | Template,
     BeforeValidator(lambda value: parse_template(value) if isinstance(value, str) else value),
     WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}}),
 ]
@@ -72,7 +89,8 @@ class Param(Base):
     values: tuple[ParamValue, ...] = Field((), description="the values allowed; the first is the default")
     default: ParamValue | None = None
     config: str | tuple[str, ...] | None = Field(
-        None, description="key in config.json's quantization_config, dotted; `*` stands for any key; the first found wins"
+        None,
+        description="key in config.json's quantization_config, dotted; `*` stands for any key; the first found wins",
     )
     map: dict[str, ParamValue] | None = Field(None, description="config value (as text) -> parameter value")
     doc: str | None = None
@@ -97,7 +115,9 @@ class Fields(Base):
     code: Name | None = Field(None, description="element code (see codes); default: the dtype's own")
     split: Split | None = None
     order: Order | None = None
-    shape: tuple[Number, ...] | None = Field(None, description="the shape to report, where the order's commas do not say it")
+    shape: tuple[Number, ...] | None = Field(
+        None, description="the shape to report, where the order's commas do not say it"
+    )
     scaled: Number | None = Field(None, description="p: the stored value is the true one times 2^p")
     plus: Number | None = Field(None, description="the value is the stored code plus this")
     reciprocal: bool | None = Field(None, description="the stored value is one over the true one")
@@ -116,7 +136,9 @@ class Tensor(Fields):
     order: Order
     dtype: Name | tuple[Name, ...]
     when: Condition | None = Field(None, description="whether the format has this tensor")
-    derive: Literal["largest_scale"] | None = Field(None, description="computed from other tensors where the source lacks it")
+    derive: Literal["largest_scale"] | None = Field(
+        None, description="computed from other tensors where the source lacks it"
+    )
     cases: tuple[Case, ...] = ()
     doc: str | None = None
 
@@ -125,11 +147,14 @@ class Parts(Base):
     """How the parts of a fused matrix (gate and up; q, k and v) are stored."""
 
     stored: tuple[Literal["apart", "stacked", "alternating"], ...] = Field(
-        ("apart",), min_length=1,
+        ("apart",),
+        min_length=1,
         description="apart: a tensor per part; stacked: one after the other; alternating: row by row in turn. "
         "The parameter `parts` picks one; the first is the default",
     )
-    orders: tuple[tuple[str, ...], ...] = Field((), description="in which order parts stand; the first that names them all")
+    orders: tuple[tuple[str, ...], ...] = Field(
+        (), description="in which order parts stand; the first that names them all"
+    )
 
 
 class Tile(Base):
@@ -152,7 +177,7 @@ class Spec(Base):
     doc: str = Field(min_length=1)
     source: str = Field(min_length=1, description="where the facts come from")
     params: dict[str, ParamField] = {}
-    try_: tuple[dict[str, Union[bool, int, str, tuple[int, ...]]], ...] = Field(
+    try_: tuple[dict[str, bool | int | str | tuple[int, ...]], ...] = Field(
         alias="try", min_length=1, description="sizes (and parameters) at which lint proves the spec"
     )
 

@@ -6,7 +6,7 @@ Read by `conform` and the benchmarks only. The planner must not import it: our c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def habits() -> Habits:
     return Habits(**_data()["habits"])
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parsed(text: str):
     return parse_expr(text)
 

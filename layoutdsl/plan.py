@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import Run
@@ -32,7 +32,7 @@ class Side:
     __pydantic_config__ = STRICT
     spec: str
     digest: str
-    params: tuple[tuple[str, Union[bool, int, str]], ...]
+    params: tuple[tuple[str, bool | int | str], ...]
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Plan:
     source: Side
     target: Side
     module: Side
-    sizes: tuple[tuple[str, Union[int, tuple[int, ...]]], ...]
+    sizes: tuple[tuple[str, int | tuple[int, ...]], ...]
     ranks: Ranks
     sharded: bool
     habits: Habits
@@ -239,7 +239,7 @@ class Plan:
         return _adapter().dump_json(self, indent=indent).decode()
 
     @staticmethod
-    def from_json(text: str, *, specs: tuple[str, ...] = (), prove: bool = True) -> "Plan":
+    def from_json(text: str, *, specs: tuple[str, ...] = (), prove: bool = True) -> Plan:
         """Read a plan; unless told otherwise it is proven against the specs it names (shipped, or in folders `specs`).
 
         Raises LayoutError where the text is no plan, or the plan breaks a law.
@@ -251,21 +251,34 @@ class Plan:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])
-            raise LayoutError(f"this is no plan: {place or 'text'}: {first['msg'].lower()}", code="LP140", name="not-a-plan",
-                              help="a plan is written by Plan.to_json or `layoutdsl plan --json`") from None
+            raise LayoutError(
+                f"this is no plan: {place or 'text'}: {first['msg'].lower()}",
+                code="LP140",
+                name="not-a-plan",
+                help="a plan is written by Plan.to_json or `layoutdsl plan --json`",
+            ) from None
         except RecursionError:
             raise LayoutError("this is no plan: nested too deeply", code="LP140", name="not-a-plan") from None
         if plan.form != FORM:
-            raise LayoutError(f"plan form {plan.form} is not {FORM}", code="LP140", name="not-a-plan",
-                              help="compile the plan anew with this version")
+            raise LayoutError(
+                f"plan form {plan.form} is not {FORM}",
+                code="LP140",
+                name="not-a-plan",
+                help="compile the plan anew with this version",
+            )
         if prove:
             from layoutdsl.prove import prove as check
 
             check(plan, specs=specs)
         return plan
 
-    def run(self, tensors: "Mapping[str, torch.Tensor | list[torch.Tensor]]", *, backend: str = "torch",
-            out: "Mapping[str, torch.Tensor] | None" = None) -> "dict[str, torch.Tensor]":
+    def run(
+        self,
+        tensors: Mapping[str, torch.Tensor | list[torch.Tensor]],
+        *,
+        backend: str = "torch",
+        out: Mapping[str, torch.Tensor] | None = None,
+    ) -> dict[str, torch.Tensor]:
         """Convert tensors by name; with experts, stacked along the first dimension or a list with one per expert.
 
         `out` gives storage to write into (pointers stay). Raises LayoutError for a missing, unknown or misshapen tensor
@@ -275,7 +288,7 @@ class Plan:
 
         return load(backend)(self, tensors, out)
 
-    def inverse(self, *, specs: tuple[str, ...] = ()) -> "Plan":
+    def inverse(self, *, specs: tuple[str, ...] = ()) -> Plan:
         """The plan that leads back: from this plan's outputs to the rank's slice of the source tensors."""
         from layoutdsl.compile import invert
 
@@ -295,5 +308,5 @@ def _adapter() -> Any:
     return TypeAdapter(Plan)
 
 
-def params_of(side: Side) -> dict[str, Union[bool, int, str]]:
+def params_of(side: Side) -> dict[str, bool | int | str]:
     return dict(side.params)

@@ -441,8 +441,8 @@ class _Programs:
         found = [tensor for tensor in self.pair.of("source", role) if part in tensor.parts]
         return found[0] if found else self._fail("meaning", f"the source has no {role}")
 
-    def _moved(self, moves: Sequence[Move], role: str, sources: Sequence[str], *, k_start: int | None = None) -> None:
-        """Data moves from the source tensors of a role; with `k_start` they are pads along k from there on."""
+    def _moved(self, moves: Sequence[Move], role: str, sources: Sequence[str], *, at_k: int | None = None) -> None:
+        """Data moves from the source tensors of a role; with `at_k` every k reads what stands there."""
         expected = tuple(self._holder(role, p).name if p in self.target.parts else "" for p in range(len(self.pair.matrix.n)))
         if tuple(sources) != expected:
             self._fail("meaning", f"its sources are {', '.join(filter(None, expected))}")
@@ -460,6 +460,8 @@ class _Programs:
             means(move.n, source_n, laws.SRC, self.target.name, "n")
             for part in set(parts):
                 k_source = View(IDENTITY, self.pair.matrix.k.start) if sort_k else self._holder(role, part).view(part)[1]
+                if at_k is not None:
+                    k_source = View(Chain(()), base=k_source.at(at_k))
                 means(move.k, [self.target.view(part)[1]] * len(move.k), laws.DST, self.target.name, "k")
                 means(move.k, [k_source] * len(move.k), laws.SRC, self.target.name, "k")
             if any(run.part != -1 for run in move.k):
@@ -510,13 +512,13 @@ class _Programs:
             self._is_operand(operand)
             covers_all(self.prover, self.pair, operand.moves, self.target.parts, self.target.name)
 
-    def _is_operand(self, operand: Operand) -> None:
+    def _is_operand(self, operand: Operand, *, at_k: int | None = None) -> None:
         first = self.pair.of("source", operand.role)[0]
         if (operand.code, operand.plus) != (first.code.name, first.plus):
             self._fail("value", f"the operand {operand.role} is {first.code.name} plus {first.plus}")
         if any(move.kind != "data" for move in operand.moves):
             self._fail("meaning", "an operand is moved as it is")
-        self._moved(operand.moves, operand.role, operand.sources)
+        self._moved(operand.moves, operand.role, operand.sources, at_k=at_k)
 
     # once and neutral -------------------------------------------------------------------------------------------------
 
@@ -540,7 +542,9 @@ class _Programs:
             self._fail("neutral", "there is no group whose zero point its pads could repeat")
         if fill.role != "zero_point":
             self._fail("neutral", "pads repeat a zero point")
-        self._is_operand(fill)
+        # Pads lie in the group of the last real element: they are below the end of the target's groups that hold real
+        # elements, and those lie inside the source's.
+        self._is_operand(fill, at_k=length - 1)
         z, w = self.prover.z, self.prover.w
         for part in self.target.parts:
             n = laws.geometric(z, self.pair.matrix.n[part].length)

@@ -61,8 +61,12 @@ _S0E5M3 = ("s0e5m3", "s0e5m3b")
 
 
 def refuse_pair(matrix: str, target: Stored, reason: str, help: str | None = None) -> LayoutError:
-    return LayoutError(f"`{target.name}` cannot be made: {reason}", code="LP130", name="no-conversion",
-                       help=help or f"choose a kernel for the codes of `{matrix}`")
+    return LayoutError(
+        f"`{target.name}` cannot be made: {reason}",
+        code="LP130",
+        name="no-conversion",
+        help=help or f"choose a kernel for the codes of `{matrix}`",
+    )
 
 
 def for_codes(matrix: str, source: Stored, target: Stored, has_zero: bool, signed_scales: bool) -> Recode:
@@ -79,10 +83,14 @@ def for_codes(matrix: str, source: Stored, target: Stored, has_zero: bool, signe
         return Recode("fold_sign", a.name, b.name)
     if a.name == b.name:
         return Recode("copy", a.name, b.name)
-    raise refuse_pair(matrix, target, f"`{source.name}` holds {a.name}, it holds {b.name}; weights are never requantized")
+    raise refuse_pair(
+        matrix, target, f"`{source.name}` holds {a.name}, it holds {b.name}; weights are never requantized"
+    )
 
 
-def for_scale(matrix: str, source: Stored, target: Stored, source_global: Stored | None, target_global: Stored | None) -> Recode:
+def for_scale(
+    matrix: str, source: Stored, target: Stored, source_global: Stored | None, target_global: Stored | None
+) -> Recode:
     """The recode of block scales, as the two sides' codes and global scales ask for."""
     a, b = source.code, target.code
     power = target.scaled - source.scaled
@@ -132,7 +140,11 @@ def loss(recode: Recode) -> str | None:
             return f"round_scale: a quotient below the normal range of {b} is rounded to its least step"
         return None
     if recode.name == "reciprocal" or recode.name == "nvfp4_global":
-        return "reciprocal: rounded once to float32, off by at most 2^-24 of the scale" if recode.name == "reciprocal" else None
+        return (
+            "reciprocal: rounded once to float32, off by at most 2^-24 of the scale"
+            if recode.name == "reciprocal"
+            else None
+        )
     if recode.name == "nvfp4_scale" and b == "s0e5m3b":
         return "nvfp4_scale: block scales under 2^-13 of the largest become 0; the run counts them"
     if recode.name == "int16_scale":
@@ -142,8 +154,16 @@ def loss(recode: Recode) -> str | None:
     return None
 
 
-def apply(recode: Recode, code: int, *, zero: int | None = None, scale: int | None = None, factor: float = 1.0,
-          shift: int = 0, stepwise: bool = False) -> int:
+def apply(
+    recode: Recode,
+    code: int,
+    *,
+    zero: int | None = None,
+    scale: int | None = None,
+    factor: float = 1.0,
+    shift: int = 0,
+    stepwise: bool = False,
+) -> int:
     """One target code from one source code; the definition of every recode but ramp and shape.
 
     zero: operand of the nibble recodes, a zero point's value. scale: operand of fold_sign, a code of the source's scale

@@ -17,7 +17,7 @@ from decoders.numbers import FLOAT, f32
 
 from layoutdsl import Plan, compile_plan
 
-BACKEND = "reference"
+BACKEND = "torch"
 
 # kernel -> activation (None: that of the parameters' dtype), exponent that its float scales carry
 KERNELS = {

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,15 +250,16 @@ def test_padded_shapes_mean_the_same(bits: int, dtype: str, symmetric: bool, tp:
 
     # The padding that the report counts is what the files hold beyond the checkpoint's own elements.
     expected = 0
+    sizes = {
+        "self_attn.qkv_proj": (448 // tp, 320),
+        "self_attn.o_proj": (320, 320 // tp),
+        "mlp.gate_up_proj": (896 // tp, 320),
+        "mlp.down_proj": (320, 448 // tp),
+    }
     for rank in Model(src, tmp_path / "out").ranks:
-        for name, (n, k) in {"self_attn.qkv_proj": (448 // tp, 320), "self_attn.o_proj": (320, 320 // tp),
-                             "mlp.gate_up_proj": (896 // tp, 320), "mlp.down_proj": (320, 448 // tp)}.items():  # fmt: skip
+        for name, (n, k) in sizes.items():
+            own = {"weight": n * k * bits // 8, "weight_scale": n * k // 32 * 2, "zero_point": n * k // 32 * bits // 8}
             for key, tensor in unit(rank, f"model.layers.0.{name}").items():
-                own = {
-                    "weight": n * k * bits // 8,
-                    "weight_scale": n * k // 32 * 2,
-                    "zero_point": n * k // 32 * bits // 8,
-                }
                 expected += tensor.numel() * tensor.element_size() - own[key]
     assert done.padding == expected > 0
     assert "duty: model.layers.0.mlp.down_proj: pad its input along k with zeros" in str(done) or tp == 1
@@ -366,7 +366,10 @@ CONFIGS = {
     "size is text": (lambda c: c.update(hidden_size="256"), "config.json lacks `hidden_size`"),
     "wrong size": (lambda c: c.update(intermediate_size=320), r"is int32 \[512, 32\], expected int32 \[320, 32\]"),
     "more layers": (lambda c: c.update(num_hidden_layers=3), "`model.layers.2.input_layernorm.weight` is in no file"),
-    "fewer layers": (lambda c: c.update(num_hidden_layers=1), "layers.1.input_layernorm.weight` of .* none that names"),
+    "fewer layers": (
+        lambda c: c.update(num_hidden_layers=1),
+        "`model.layers.1.self_attn.k_proj.weight_shape` of .* none that names",
+    ),
     "endless layers": (lambda c: c.update(num_hidden_layers=10**12), "config.json counts 1000000000000 of `layer`"),
     "no layers": (lambda c: c.update(num_hidden_layers=0), "config.json makes `layers` 0"),
     "other bits": (weights(num_bits=8), r"weight_packed` of .* is int32 \[512, 32\], expected int32 \[512, 64\]"),
@@ -411,43 +414,47 @@ def test_ranks_that_cannot_be_served(tp: int, rank: int | None, match: str, tmp_
 
 
 def test_a_kernel_for_other_codes_is_refused(tmp_path: Path) -> None:
-    refused(FIXTURES / "llama_w4a16", tmp_path, "weights are never requantized", to="marlin_mxfp4_a16")
+    refused(FIXTURES / "llama_w4a16", tmp_path, "weights are never requantized", to="marlin_int8_a16")
     refused(FIXTURES / "llama_w4a16", tmp_path, "there is no spec `marlin`", to="marlin")
     refused(FIXTURES / "llama_w4a16", tmp_path, "a kernel spec is needed", to="gptq")
 
 
-def rewrite(path: Path, change: Callable[[dict[str, Any], bytes], bytes | None]) -> None:
-    """Change the header (in place) and, where something is returned, the bytes of a safetensors file."""
+def rewrite(path: Path, change: Callable[[dict[str, Any], bytes], object]) -> None:
+    """Change a safetensors file: its header in place, its data where `change` returns bytes."""
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
     header, data = json.loads(raw[8 : 8 + length]), raw[8 + length :]
     changed = change(header, data)
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + (data if changed is None else changed))
+    path.write_bytes(len(text).to_bytes(8, "little") + text + (changed if isinstance(changed, bytes) else data))
 
 
 def renamed(old: str, new: str) -> Callable[[dict[str, Any], bytes], None]:
     return lambda header, data: header.update({new: header.pop(old)})
 
 
-SCALE = "model.layers.0.mlp.up_proj.weight_scale"
+SCALE, ATTN = "model.layers.0.mlp.up_proj.weight_scale", "model.layers.0.self_attn."
+UNKNOWN = "is none that names `llama` know"
 FILES = {
-    "truncated": (lambda h, d: d[:-1], "model.safetensors` is truncated: its header describes .* bytes, the file has"),
+    "truncated": (lambda h, d: d[:-1], "is truncated: its header describes .* bytes, the file has"),
     "too long": (lambda h, d: d + b"x", "model.safetensors` is too long"),
-    "renamed": (renamed(SCALE, SCALE.replace("up_proj", "uq_proj")), "`model.layers.0.mlp.uq_proj.weight_scale` .* none that names"),
-    "renamed part": (renamed(SCALE, SCALE + "s"), "`model.layers.0.mlp.up_proj.weight_scales` .* none that names `llama` know"),
-    "layer beyond": (renamed(SCALE, SCALE.replace(".0.", ".7.")), r"`model.layers.7.mlp.up_proj.weight_scale` .* none that"),
-    "not of this format": (renamed(SCALE, SCALE.replace("weight_scale", "weight")), "up_proj.weight_scale` is in no file; expected"),
-    "norm missing": (renamed("model.norm.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"), "`model.norm.weight` is in no file"),
-    "shape": (lambda h, d: h[SCALE].update(shape=[128, 4]), r"up_proj.weight_scale` of .* is float16 \[128, 4\], expected float16 \[256, 2\]"),
+    "renamed": (renamed(SCALE, SCALE.replace("up_", "uq_")), f"`model.layers.0.mlp.uq_proj.weight_scale` .*{UNKNOWN}"),
+    "renamed part": (renamed(SCALE, SCALE + "s"), f"`model.layers.0.mlp.up_proj.weight_scales` .*{UNKNOWN}"),
+    "layer beyond": (
+        renamed(SCALE, SCALE.replace(".0.", ".7.")),
+        f"`model.layers.7.mlp.up_proj.weight_scale` .*{UNKNOWN}",
+    ),
+    "other format": (renamed(SCALE, SCALE.removesuffix("_scale")), "up_proj.weight_scale` is in no file; expected"),
+    "no norm": (renamed("model.norm.weight", ATTN + "rotary_emb.inv_freq"), "`model.norm.weight` is in no file"),
+    "shape": (lambda h, d: h[SCALE].update(shape=[128, 4]), r"is float16 \[128, 4\], expected float16 \[256, 2\]"),
     "dtype": (lambda h, d: h[SCALE].update(dtype="I16"), "is int16 .* expected float16"),
     "unknown dtype": (lambda h, d: h[SCALE].update(dtype="F4"), "tensor `.*` has the unknown dtype `F4`"),
     "size": (lambda h, d: h[SCALE].update(shape=[256, 3]), r"is float16 \[256, 3\] in 1024 bytes, expected 1536"),
     "place": (lambda h, d: h[SCALE].update(data_offsets=[0, 1024]), "the bytes of tensor `.*` begin at .*, expected"),
     "negative": (lambda h, d: h[SCALE].update(shape=[-256, -2]), "lacks a dtype, a shape or its place"),
     "no place": (lambda h, d: h[SCALE].pop("data_offsets"), "lacks a dtype, a shape or its place"),
-    "value": (lambda h, d: b"\x01" + d[1:], r"`model.layers.0.mlp.down_proj`: .*weight_shape.*the matrix is \[256, 256\]"),
-}  # fmt: skip
+    "value": (lambda h, d: b"\x01" + d[1:], r"`model.layers.0.mlp.down_proj`: .*weight_shape.* \[256, 256\]"),
+}
 
 
 @pytest.mark.parametrize("case", FILES)
@@ -543,7 +550,7 @@ def test_a_failure_midway_leaves_nothing(
 
     monkeypatch.setattr(running.Writer, "write", failing)
     expected = LayoutError if isinstance(fault, OSError) else type(fault)
-    with pytest.raises(expected, match="no space left on device" if expected is LayoutError else None):
+    with pytest.raises(expected, match=r"no space left on device" if expected is LayoutError else None):
         convert(FIXTURES / "llama_w4a16_asym", tmp_path / "deep" / "er" / "out", tp=2)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
@@ -574,25 +581,38 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(LayoutError, match="cannot write .*: not a directory|file exists"):
+    with pytest.raises(LayoutError, match=r"cannot write .*: (not a directory|file exists)"):
         convert(FIXTURES / "llama_w4a16_asym", tmp_path / "file" / "out", tp=1)
     assert (tmp_path / "file").read_text() == "mine"
 
 
+STALLING = """
+import sys, time
+from layoutdsl.convert import convert, running
+write, count = running.Writer.write, []
+def stalling(self, name, tensor):
+    write(self, name, tensor)
+    count.append(name)
+    if len(count) == int(sys.argv[3]):
+        print("there", flush=True)
+        time.sleep(600)
+running.Writer.write = stalling
+convert(sys.argv[1], sys.argv[2], tp=2)
+"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL")
-def test_a_killed_run_leaves_no_final_name_and_can_be_repeated(tmp_path: Path) -> None:
-    code = "import sys; from layoutdsl.convert import convert; print('go', flush=True); convert(sys.argv[1], sys.argv[2], tp=2)"
-    command = [sys.executable, "-c", code, str(FIXTURES / "llama_w4a16"), str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None and child.stdout.readline()
-        deadline = time.monotonic() + 60
-        while (
-            not list(tmp_path.glob(".out.*.partial/rank-1/*")) and time.monotonic() < deadline and child.poll() is None
-        ):
-            time.sleep(0.005)
-        child.send_signal(signal.SIGKILL)
-    assert not (tmp_path / "out").exists()
-    convert(FIXTURES / "llama_w4a16", tmp_path / "out", tp=2, check=True)
+@pytest.mark.parametrize(("how", "at"), [("SIGKILL", 1), ("SIGINT", 17)])
+def test_a_killed_run_leaves_no_final_name_and_can_be_repeated(how: str, at: int, tmp_path: Path) -> None:
+    src, dst = FIXTURES / "llama_w4a16_asym", tmp_path / "out"
+    command = [sys.executable, "-c", STALLING, str(src), str(dst), str(at)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"there\n"
+        child.send_signal(getattr(signal, how))
+        child.communicate()
+    assert not dst.exists()
+    assert how == "SIGKILL" or list(tmp_path.iterdir()) == []  # Ctrl-C cleans up; nothing can after the other
+    convert(src, dst, tp=2, check=True)
 
 
 # ---------------------------------------------------------------- names, specs and kernels of the user's own

@@ -31,6 +31,7 @@ LAYERS = (
     "resolve",
     "recodes",
     "plan",
+    "pairs",
     "prove",  # above compile, so that it cannot ask the compiler what it meant
     "compile",
     "explain",

@@ -131,9 +131,9 @@ def test_a_file_that_fails_stops_no_other(tmp_path: Path, proofs: list[Any]) -> 
         "a.yaml:2:11 LD001 `:` begins a mapping where none can stand",
         "b.yaml:7:40 LD310 `u4b9x` is no element code",
         "b.yaml:7:76 LD101 the order leaves out `n` of axis n",
-        "b.yaml:7:80 LD102 `m` is no digit of this tensor",
+        "b.yaml:7:81 LD102 `m` is no digit of this tensor",
         "b.yaml:8:27 LD311 `float61` is no dtype",
-        "c.yaml:8:51 LD024 expected the size of digit `gi`, as in `gi:8`, found the end of the split",
+        "c.yaml:8:52 LD024 expected the size of digit `gi`, as in `gi:8`, found the end of the split",
     ]
     assert {name for name, _, _ in proofs} == {"d"}
 
@@ -202,7 +202,7 @@ def test_the_last_line_counts(count: int, files: int, last: str) -> None:
 def test_every_finding_has_a_bad_spec() -> None:
     source = Path(module.__file__).read_text(encoding="utf-8")
     checks = (Path(module.__file__).parent / "checks.py").read_text(encoding="utf-8")
-    made = set(re.findall(r'"(LD[0-9]{3})", f?"[a-z{]', source + checks))
+    made = set(re.findall(r'"(LD[0-9]{3})"', source + checks))
     errors = Path(__file__).parent / "errors"
     shown = set(re.findall(r"^# (LD[0-9]{3}) ", "\n".join(p.read_text(encoding="utf-8") for p in errors.glob("*.yaml")),
                            re.MULTILINE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Union
 
 import torch
 
@@ -11,20 +10,28 @@ from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.plan import Plan, TensorInfo
 
-Given = Mapping[str, Union[torch.Tensor, Sequence[torch.Tensor]]]
+Given = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
 
 
 def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
     """Flat uint8 views of the inputs, one per expert that the plan reads (one in all where experts share it)."""
     for name in tensors:
         if name not in plan.input:
-            raise LayoutError(f"the plan reads no tensor `{name}`", code="LP160", name="unknown-tensor",
-                              help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}")
+            raise LayoutError(
+                f"the plan reads no tensor `{name}`",
+                code="LP160",
+                name="unknown-tensor",
+                help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
+            )
     found: dict[str, list[torch.Tensor]] = {}
     for info in plan.inputs:
         if info.name not in tensors:
-            raise LayoutError(f"tensor `{info.name}` is missing", code="LP161", name="missing-tensor",
-                              help=f"expected {' or '.join(info.dtypes)} of shape {list(info.full_shape)}")
+            raise LayoutError(
+                f"tensor `{info.name}` is missing",
+                code="LP161",
+                name="missing-tensor",
+                help=f"expected {' or '.join(info.dtypes)} of shape {list(info.full_shape)}",
+            )
         found[info.name] = _experts(plan, info, tensors[info.name])
     return found
 
@@ -39,8 +46,11 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
         rows = given.reshape(info.experts, -1)
         return [flat(rows[start + expert]) for expert in range(count)]
     if len(given) != info.experts:
-        raise LayoutError(f"`{info.name}` has {len(given)} tensors, one for each of {info.experts} experts is needed",
-                          code="LP162", name="wrong-shape")
+        raise LayoutError(
+            f"`{info.name}` has {len(given)} tensors, one for each of {info.experts} experts is needed",
+            code="LP162",
+            name="wrong-shape",
+        )
     for expert in range(start, start + count):
         _matches(info, given[expert], info.shape, f", expert {expert}")
     return [flat(given[start + expert]) for expert in range(count)]
@@ -48,14 +58,24 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
 
 def _matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
     if not isinstance(given, torch.Tensor):
-        raise LayoutError(f"`{info.name}`{place} is a {type(given).__name__}, a tensor is needed", code="LP162", name="wrong-shape")
+        raise LayoutError(
+            f"`{info.name}`{place} is a {type(given).__name__}, a tensor is needed", code="LP162", name="wrong-shape"
+        )
     dtype = str(given.dtype).removeprefix("torch.")
     if dtype not in info.dtypes:
-        raise LayoutError(f"`{info.name}`{place} is {dtype}, expected {' or '.join(info.dtypes)}", code="LP163", name="wrong-dtype",
-                          help="state the dtype that the file has with a parameter such as dtype or scale_dtype")
+        raise LayoutError(
+            f"`{info.name}`{place} is {dtype}, expected {' or '.join(info.dtypes)}",
+            code="LP163",
+            name="wrong-dtype",
+            help="state the dtype that the file has with a parameter such as dtype or scale_dtype",
+        )
     if [d for d in given.shape if d != 1] != [d for d in shape if d != 1]:
-        raise LayoutError(f"`{info.name}`{place} has the shape {list(given.shape)}, expected {list(shape)}", code="LP162",
-                          name="wrong-shape", help="check the sizes and parameters of the plan against the file")
+        raise LayoutError(
+            f"`{info.name}`{place} has the shape {list(given.shape)}, expected {list(shape)}",
+            code="LP162",
+            name="wrong-shape",
+            help="check the sizes and parameters of the plan against the file",
+        )
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -69,33 +89,51 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
     device = _device(given)
     for name in out or {}:
         if name not in plan.output:
-            raise LayoutError(f"the plan writes no tensor `{name}`", code="LP160", name="unknown-tensor",
-                              help=did_you_mean(name, plan.output) or f"it writes: {', '.join(plan.output)}")
+            raise LayoutError(
+                f"the plan writes no tensor `{name}`",
+                code="LP160",
+                name="unknown-tensor",
+                help=did_you_mean(name, plan.output) or f"it writes: {', '.join(plan.output)}",
+            )
     found: dict[str, torch.Tensor] = {}
     for info in plan.outputs:
         if out is None:
             found[info.name] = torch.empty(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device=device)
             continue
         if info.name not in out:
-            raise LayoutError(f"`out` lacks the tensor `{info.name}`", code="LP161", name="missing-tensor",
-                              help=f"expected {info.dtypes[0]} of shape {list(info.full_shape)}")
+            raise LayoutError(
+                f"`out` lacks the tensor `{info.name}`",
+                code="LP161",
+                name="missing-tensor",
+                help=f"expected {info.dtypes[0]} of shape {list(info.full_shape)}",
+            )
         given_out = out[info.name]
         _matches(info, given_out, info.full_shape, " of `out`")
         if not given_out.is_contiguous():
-            raise LayoutError(f"`{info.name}` of `out` is not contiguous", code="LP164", name="not-contiguous",
-                              help="kernels read contiguous tensors; allocate it with torch.empty")
+            raise LayoutError(
+                f"`{info.name}` of `out` is not contiguous",
+                code="LP164",
+                name="not-contiguous",
+                help="kernels read contiguous tensors; allocate it with torch.empty",
+            )
         found[info.name] = given_out
     return found
 
 
 def _device(given: Given) -> torch.device:
     devices = {
-        tensor.device for value in given.values() for tensor in ([value] if isinstance(value, torch.Tensor) else value)
+        tensor.device
+        for value in given.values()
+        for tensor in ([value] if isinstance(value, torch.Tensor) else value)
         if isinstance(tensor, torch.Tensor)
     }
     if len(devices) > 1:
-        raise LayoutError(f"the tensors stand on different devices: {', '.join(sorted(map(str, devices)))}", code="LP165",
-                          name="mixed-devices", help="move them to one device first")
+        raise LayoutError(
+            f"the tensors stand on different devices: {', '.join(sorted(map(str, devices)))}",
+            code="LP165",
+            name="mixed-devices",
+            help="move them to one device first",
+        )
     return devices.pop() if devices else torch.device("cpu")
 
 

@@ -35,7 +35,10 @@ def run(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor] | No
 def _unpack(flat: torch.Tensor, info: TensorInfo) -> list[int]:
     raw = bytes(flat.cpu().numpy())
     if info.role == "weight_shape":
-        return [int.from_bytes(raw[at : at + len(raw) // info.codes], "little") for at in range(0, len(raw), len(raw) // info.codes)]
+        return [
+            int.from_bytes(raw[at : at + len(raw) // info.codes], "little")
+            for at in range(0, len(raw), len(raw) // info.codes)
+        ]
     bits = code_named(info.code).bits
     if bits == 4:
         return [code for byte in raw for code in (byte & 15, byte >> 4)]
@@ -66,8 +69,10 @@ def points(run: Run) -> Iterator[Point]:
         steps = list(zip(reversed(index), loops))
         first = not run.join and all(i == 0 for i, loop in steps if loop[2] == 0)
         yield Point(
-            run.x + sum(i * loop[1] for i, loop in steps), run.dst + sum(i * loop[2] for i, loop in steps),
-            run.src + sum(i * loop[3] for i, loop in steps), first,
+            run.x + sum(i * loop[1] for i, loop in steps),
+            run.dst + sum(i * loop[2] for i, loop in steps),
+            run.src + sum(i * loop[3] for i, loop in steps),
+            first,
         )
 
 
@@ -105,7 +110,10 @@ class _Reference:
         for source, output in self.plan.passed:
             info = self.plan.output[output]
             experts = range(count if info.experts else 1)
-            done[output] = [self._k_perm(source, info, expert) if info.role == "k_perm" else self.codes[source][expert] for expert in experts]
+            done[output] = [
+                self._k_perm(source, info, expert) if info.role == "k_perm" else self.codes[source][expert]
+                for expert in experts
+            ]
         for name, experts in done.items():
             info = self.plan.output[name]
             bits = buffers.element_bits(info) if info.role == "weight_shape" else code_named(info.code).bits
@@ -123,7 +131,9 @@ class _Reference:
             for point, code in self._elements(program.fill.sources, program.fill.moves, expert):
                 code += program.fill.plus
                 if code >= 1 << code_named(info.code).bits:
-                    raise self._refused(program.fill.sources[point.part], program, point, expert, f"zero point {code} does not fit")
+                    raise self._refused(
+                        program.fill.sources[point.part], program, point, expert, f"zero point {code} does not fit"
+                    )
                 target[point.dst] = code
         for move in program.moves:
             if move.kind == "pad":
@@ -145,7 +155,15 @@ class _Reference:
         largest, _ = self.factors.get((program.reduction, 0), (0.0, 0))
         return recodes.apply(recode, 0, factor=largest)
 
-    def _write(self, program: Program, point: "Element", code: int, expert: int, target: list[int], operands: dict[str, list[int]]) -> None:
+    def _write(
+        self,
+        program: Program,
+        point: Element,
+        code: int,
+        expert: int,
+        target: list[int],
+        operands: dict[str, list[int]],
+    ) -> None:
         factor, shift = self.factors.get((program.reduction, expert), (1.0, 0))
         if program.recode.name == "nvfp4_scale":
             shift += self.ratios[program.reduction, expert][point.part]
@@ -154,8 +172,12 @@ class _Reference:
         plus = next((operand.plus for operand in program.operands if operand.role == "zero_point"), 0)
         try:
             made = recodes.apply(
-                program.recode, code, zero=operands["zero_point"][point.dst] + plus if "zero_point" in operands else None,
-                scale=operands["scale"][point.dst] if "scale" in operands else None, factor=factor, shift=shift,
+                program.recode,
+                code,
+                zero=operands["zero_point"][point.dst] + plus if "zero_point" in operands else None,
+                scale=operands["scale"][point.dst] if "scale" in operands else None,
+                factor=factor,
+                shift=shift,
                 stepwise=self.plan.habits.int16 == "stepwise",
             )
         except Unrepresentable as error:
@@ -163,8 +185,13 @@ class _Reference:
         if point.first:
             target[point.dst] = made
         elif target[point.dst] != made:
-            raise self._refused(program.sources[point.part], program, point, expert,
-                                f"it differs from the value that shares its place in `{program.output}`")
+            raise self._refused(
+                program.sources[point.part],
+                program,
+                point,
+                expert,
+                f"it differs from the value that shares its place in `{program.output}`",
+            )
 
     def _read(self, program: Program, operand: Operand, info: TensorInfo, expert: int) -> list[int]:
         found = [0] * info.codes
@@ -172,16 +199,22 @@ class _Reference:
             found[point.dst] = code
         return found
 
-    def _elements(self, sources: tuple[str, ...], moves: tuple[Move, ...], expert: int) -> Iterator[tuple["Element", int]]:
+    def _elements(
+        self, sources: tuple[str, ...], moves: tuple[Move, ...], expert: int
+    ) -> Iterator[tuple[Element, int]]:
         """Every source element that moves bring, with its code."""
         for move in moves:
             if move.kind != "data":
                 continue
             for n, k in itertools.product(move.n, move.k):
                 name = sources[n.part]
-                codes = self.codes[name][0 if self.plan.input[name].shared or not self.plan.input[name].experts else expert]
+                codes = self.codes[name][
+                    0 if self.plan.input[name].shared or not self.plan.input[name].experts else expert
+                ]
                 for a, b in itertools.product(points(n), points(k)):
-                    src = self._address(move.gather_n, n.part, a.src, expert) + self._address(move.gather_k, 0, b.src, expert)
+                    src = self._address(move.gather_n, n.part, a.src, expert) + self._address(
+                        move.gather_k, 0, b.src, expert
+                    )
                     yield Element(n.part, a.x, b.x, a.dst + b.dst, a.first and b.first), codes[src]
 
     def _address(self, lookup: Lookup | None, part: int, src: int, expert: int) -> int:
@@ -196,7 +229,11 @@ class _Reference:
     def _check(self, check: Check, expert: int) -> None:
         if check.kind == "shape":
             if tuple(self.codes[check.tensor][expert]) != check.expect:
-                raise refused(check.tensor, "its two elements", f"it says {self.codes[check.tensor][expert]}, the matrix is {list(check.expect)}")
+                raise refused(
+                    check.tensor,
+                    "its two elements",
+                    f"it says {self.codes[check.tensor][expert]}, the matrix is {list(check.expect)}",
+                )
             return
         for move in check.moves:
             for n, k in itertools.product(move.n, move.k):
@@ -218,8 +255,12 @@ class _Reference:
     def _k_perm(self, source: str, info: TensorInfo, expert: int) -> list[int]:
         """The rank's slice of the sorted order, as indices into the whole input."""
         matrix = info.name.split(".")[0]
-        lookup = next(move.gather_k for program in self.plan.programs for move in program.moves
-                      if program.output.startswith(matrix + ".") and move.gather_k is not None)
+        lookup = next(
+            move.gather_k
+            for program in self.plan.programs
+            for move in program.moves
+            if program.output.startswith(matrix + ".") and move.gather_k is not None
+        )
         start = next(e.start for e in self.plan.extents if e.matrix == matrix and e.role == "k")
         return self._order(source, expert, lookup.group)[start : start + info.codes]
 
@@ -231,7 +272,11 @@ class _Reference:
             order = sorted(range(len(groups)), key=groups.__getitem__)
             for position, coordinate in enumerate(order):
                 if groups[coordinate] != (position // group if group else 0):
-                    raise refused(tensor, f"k {coordinate}", f"group {groups[coordinate]} does not hold {group} inputs, so sorting does not make whole groups")
+                    raise refused(
+                        tensor,
+                        f"k {coordinate}",
+                        f"group {groups[coordinate]} does not hold {group} inputs, so sorting does not make whole groups",
+                    )
             self.orders[key] = order
         return self.orders[key]
 
@@ -239,7 +284,11 @@ class _Reference:
         program = next(program for program in self.plan.programs if program.output == reduction.output)
         code = code_named(program.recode.source)
         if reduction.kind == "largest":
-            values = [code.decode(c) for expert in range(count) for _, c in self._elements(program.sources, program.moves, expert)]
+            values = [
+                code.decode(c)
+                for expert in range(count)
+                for _, c in self._elements(program.sources, program.moves, expert)
+            ]
             top = recodes.largest(values, self.plan.habits.int16 == "stepwise")
             self.factors.update({(reduction.name, expert): (top, 0) for expert in range(count)})
             return
@@ -253,13 +302,18 @@ class _Reference:
             self.ratios[reduction.name, expert] = ratios
             self.factors[reduction.name, expert] = (1 / values[0] if reduction.reciprocal else values[0], 0)
             found = self._elements(program.sources, program.moves, expert)
-            tops.append(max((abs(code.decode(c)) * 2.0 ** ratios[p.part] for p, c in found if not math.isnan(code.decode(c))), default=0.0))
+            tops.append(
+                max(
+                    (abs(code.decode(c)) * 2.0 ** ratios[p.part] for p, c in found if not math.isnan(code.decode(c))),
+                    default=0.0,
+                )
+            )
         for expert in range(count):
             folded = any(self.ratios[reduction.name, expert])
             top = max(tops) if reduction.scope == "tensor" else tops[expert]
             shift = recodes.nvfp4_shift(top, program.recode.target, program.recode.power, folded)
             self.factors[reduction.name, expert] = (self.factors[reduction.name, expert][0], shift)
 
-    def _refused(self, tensor: str, program: Program, point: "Element", expert: int, why: str) -> LayoutError:
+    def _refused(self, tensor: str, program: Program, point: Element, expert: int, why: str) -> LayoutError:
         matrix = program.output.split(".")[0]
         return refused(tensor, place(self.plan, matrix, expert, point.part, point.n, point.k), why)

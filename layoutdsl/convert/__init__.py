@@ -80,10 +80,13 @@ def convert(
     from layoutdsl.convert import binding, checkpoint, names, quantization
     from layoutdsl.convert.planning import Planner
     from layoutdsl.convert.report import Report
+    from layoutdsl.library import load_spec
 
     start = time.perf_counter()
     folders = tuple(map(str, specs))
     ranks = _ranks(tp, rank)
+    if to is not None:
+        load_spec(to, specs=folders, kind="kernel")
     folder = checkpoint.read_folder(Path(src))
     declared = quantization.declared(folder.config, folders)
     architecture = _architecture(folder.config)

@@ -1,0 +1,435 @@
+"""Where each element of a format's tensors stands, for one matrix of one rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
+from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.grammar import Expr, GrammarError, Template
+from layoutdsl.layout import Chain, View
+from layoutdsl.model import Format, ParamValue, Tensor
+from layoutdsl.resolve.matrices import Matrix, Stretch
+from layoutdsl.resolve.params import MAX_EXTENT, Scope
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One file tensor with numbers: where each element of the parts it holds stands.
+
+    `n` and `k` hold a view per part (addresses in codes, inside one expert); `n_gaps` and `k_gaps` are the stretches of
+    stored elements that hold no logical one: (view, first coordinate, count). `codes` counts the codes of one expert.
+    """
+
+    name: str
+    role: str
+    code: Code
+    dtypes: tuple[str, ...]
+    plus: int
+    scaled: int
+    reciprocal: bool
+    derive: str | None
+    parts: tuple[int, ...]
+    n: tuple[View, ...]
+    k: tuple[View, ...]
+    n_gaps: tuple[tuple[View, int, int], ...]
+    k_gap: tuple[int, int]
+    k_unit: int | None
+    codes: int
+    shape: tuple[int, ...]
+    experts: str
+
+    def view(self, part: int) -> tuple[View, View]:
+        at = self.parts.index(part)
+        return self.n[at], self.k[at]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A format with bound parameters, and how its tensors hold the rank's slice.
+
+    mode: whole (the full tensors of all ranks), local (this rank's slice), padded (this rank's, as a kernel wants it).
+    """
+
+    format: Format
+    params: Scope
+    mode: str
+
+    def order(self, matrix: Matrix) -> tuple[int, ...]:
+        """The module's parts in the order in which this format stores them."""
+        if len(matrix.parts) < 2:
+            return tuple(range(max(len(matrix.parts), 1)))
+        for names in self.format.parts.orders:
+            if set(matrix.parts) <= set(names):
+                return tuple(sorted(range(len(matrix.parts)), key=lambda part: names.index(matrix.parts[part])))
+        raise LayoutError(
+            f"`{self.format.name}` does not say in which order the parts {', '.join(matrix.parts)} stand",
+            code="LD404",
+            name="part-order-unstated",
+            help="add that order to `parts.orders` of the spec",
+        )
+
+    def scope(self, matrix: Matrix, group: int | None = None) -> dict[str, ParamValue]:
+        """Names that a condition may use: the parameters, n, k and the number of groups of this very matrix."""
+        n = matrix.n_padded if self.mode == "padded" else matrix.n_size if self.mode == "whole" else matrix.n_length
+        k = {"padded": matrix.k.padded, "whole": matrix.k.size, "local": matrix.k.length}[self.mode]
+        scope: dict[str, ParamValue] = dict(self.params)
+        size = group if group is not None else int(scope.get("group", -1) or -1)
+        scope.update(n=n, k=k, group=max(size, 0), groups=-(-k // size) if size > 0 else 1)
+        return scope
+
+
+_KNOWN: dict[tuple, tuple[Format, tuple[Stored, ...]]] = {}
+_MOST_KNOWN = 4096
+
+
+def tensors(side: Side, matrix: Matrix, group: int | None = None) -> tuple[Stored, ...]:
+    """All file tensors of one matrix on one side. `group` overrides the parameter of that name (0: one group)."""
+    key = (id(side.format), tuple(side.params.items()), side.mode, matrix, group)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        # The format is kept beside the result, so that its id cannot come to mean another one.
+        _KNOWN[key] = side.format, _tensors(side, matrix, group)
+    return _KNOWN[key][1]
+
+
+def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...]:
+    scope = side.scope(matrix, group)
+    order = side.order(matrix)
+    apart = side.params["parts"] == "apart" and len(matrix.parts) > 1
+    holdings = [(part,) for part in order] if apart else [order]
+    found: list[Stored] = []
+    for key, tensor in side.format.tensors.items():
+        if tensor.when is not None and not _evaluate(tensor.when, scope, key):
+            continue
+        fields = _with_case(tensor, key, scope)
+        for parts in holdings:
+            found.append(_lay_out(side, matrix, key, fields, parts, scope, apart))
+    return tuple(found)
+
+
+def _evaluate(expr: Expr, scope: Mapping[str, ParamValue], where: str) -> int | str:
+    try:
+        return expr.evaluate(scope)
+    except GrammarError as error:
+        raise LayoutError(
+            f"tensor `{where}`: {error.message}", code="LD104", name="bad-expression", help=error.help
+        ) from None
+
+
+def _number(expr: Expr | None, scope: Mapping[str, ParamValue], where: str) -> int:
+    if expr is None:
+        return 0
+    value = _evaluate(expr, scope, where)
+    if isinstance(value, str):
+        raise LayoutError(
+            f"tensor `{where}`: `{value}` is a word, a number is needed", code="LD104", name="bad-expression"
+        )
+    return value
+
+
+def _fill(template: Template, scope: Mapping[str, ParamValue], where: str) -> str:
+    try:
+        return template.fill(scope)
+    except GrammarError as error:
+        raise LayoutError(
+            f"tensor `{where}`: {error.message}", code="LD104", name="bad-expression", help=error.help
+        ) from None
+
+
+def _with_case(tensor: Tensor, key: str, scope: Mapping[str, ParamValue]) -> Tensor:
+    for case in tensor.cases:
+        if _evaluate(case.when, scope, key):
+            changes = {name: value for name, value in case if name != "when" and value is not None}
+            return tensor.model_copy(update=changes)
+    return tensor
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of one tensor with numbers: (digit name, weight, extent), least significant first."""
+
+    digits: tuple[tuple[str, int, int], ...]
+
+    @property
+    def stored(self) -> int:
+        """The extent with the last group, word or block whole."""
+        return self.digits[-1][1] * self.digits[-1][2]
+
+    def unit(self, shared: set[str]) -> int | None:
+        """How many neighbours share one stored element; None: the whole axis."""
+        unit = 1
+        for name, _, extent in self.digits:
+            if name not in shared:
+                return unit
+            unit *= extent
+        return None
+
+
+_Split = tuple[tuple[str, int], ...]
+"""(digit name, size) of one axis, least significant first; size 0 takes all that is left."""
+
+
+def _split(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue], key: str) -> _Split:
+    split = next((split for split in tensor.split or () if split.axis == axis), None)
+    if split is None:
+        return ((axis, 0),)
+    digits: list[tuple[str, int]] = []
+    for digit in reversed(split.digits[1:]):
+        size = _number(digit.size, scope, key)
+        if size < 0 or size > MAX_EXTENT:
+            raise LayoutError(
+                f"digit `{digit.name}` of tensor `{key}` has the size {size}", code="LD105", name="digit-size"
+            )
+        digits.append((digit.name, size))
+    return (*digits, (split.digits[0].name, 0))
+
+
+def _axis(split: _Split, extent: int) -> _Axis:
+    digits: list[tuple[str, int, int]] = []
+    weight = 1
+    for name, size in split:
+        # Size 0 is the top digit, or one group: it takes all that is left and the digits above it vanish.
+        size = size or max(-(-extent // weight), 1)
+        digits.append((name, weight, size))
+        weight *= size
+    return _Axis(tuple(digits))
+
+
+def _lay_out(
+    side: Side,
+    matrix: Matrix,
+    key: str,
+    tensor: Tensor,
+    parts: tuple[int, ...],
+    scope: Mapping[str, ParamValue],
+    apart: bool,
+) -> Stored:
+    code, dtypes = _code(tensor, scope, key)
+    name = ".".join([matrix.name, *([matrix.parts[parts[0]]] if apart else []), tensor.name or key])
+    shared = {item.name for item in tensor.order if item.role == "shared"}
+    by_part = any(item.name == "p" for item in tensor.order)
+    n_split, k_split = (_split(tensor, axis, scope, key) for axis in ("n", "k"))
+    spread = _spread(side, matrix, _axis(n_split, 1).unit(shared), parts, by_part)
+    k_offset, k_extent = _span(side, matrix.k, _axis(k_split, 1).unit(shared))
+    k = _axis(k_split, k_extent)
+    axes = [_axis(n_split, extent) for extent in spread.extents]
+    chains: list[tuple[Chain, Chain, int]] = []
+    codes, dims = 0, (1,)
+    for n in axes:
+        n_chain, k_chain, count, dims = _chains(tensor, n, k, key, code, dtypes)
+        chains.append((n_chain, k_chain, codes))
+        codes += count
+    if by_part and len({chain[1] for chain in chains}) > 1:
+        raise LayoutError(
+            f"tensor `{key}` stores parts of unequal widths, so `p` must stand first in its order",
+            code="LD403",
+            name="part-digit-inside",
+        )
+    at = [chains[position if len(chains) > 1 else 0] for position in range(len(parts))]
+    views = tuple(View(n_chain, offset, spread.step, base) for (n_chain, _, base), offset in zip(at, spread.offsets))
+    unit = k.unit(shared)
+    first = k.stored if unit is None else min(-(-(k_offset + matrix.k.length) // unit) * unit, k.stored)
+    gaps = tuple(
+        (View(at[position][0], 0, 1, at[position][2]), low, high - low)
+        for position, low, high in spread.gaps(axes[0].unit(shared), [axis.stored for axis in axes])
+        if high > low
+    )
+    shape = _shape(tensor, dims, codes, code, dtypes, scope, key, by_part, len(parts))
+    experts = "none" if matrix.experts is None else "shared" if "e" in shared else "each"
+    return Stored(
+        name,
+        tensor.role,
+        code,
+        dtypes,
+        _number(tensor.plus, scope, key),
+        _number(tensor.scaled, scope, key),
+        bool(tensor.reciprocal),
+        tensor.derive,
+        parts,
+        views,
+        tuple(View(chains[0][1], k_offset) for _ in parts),
+        gaps,
+        (first, k.stored - first),
+        unit,
+        codes if tensor.role != "weight_shape" else math.prod(shape),
+        shape,
+        experts,
+    )
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """How the parts of one tensor lie along n: an offset per part and a common step, and the extents of its chains."""
+
+    extents: tuple[int, ...]
+    offsets: tuple[int, ...]
+    step: int
+    lengths: tuple[int, ...]
+
+    def gaps(self, unit: int | None, stored: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """(chain, first, end) of stored coordinates that belong to no part."""
+        if unit is None:
+            return
+        ends = [offset + length for offset, length in zip(self.offsets, self.lengths)]
+        borders = [*self.offsets[1:], stored[0]]
+        if len(self.extents) > 1:
+            borders = list(stored)
+        elif self.step > 1:
+            ends, borders = [sum(self.lengths)], [stored[0]]
+        for at, (end, border) in enumerate(zip(ends, borders)):
+            yield at if len(self.extents) > 1 else 0, min(-(-end // unit) * unit, border), border
+
+
+def _spread(side: Side, matrix: Matrix, unit: int | None, parts: tuple[int, ...], by_part: bool) -> _Spread:
+    stretches = [matrix.n[part] for part in parts]
+    spans = [_span(side, stretch, unit) for stretch in stretches]
+    lengths = tuple(stretch.length for stretch in stretches)
+    alternating = side.params["parts"] == "alternating" and len(parts) > 1
+    if by_part and len(parts) > 1:
+        return _Spread(tuple(extent for _, extent in spans), tuple(offset for offset, _ in spans), 1, lengths)
+    if len(parts) == 1:
+        offset, extent = spans[0]
+        if side.mode == "padded" and matrix.pad == "tail":
+            extent = matrix.n_padded
+        return _Spread((extent,), (offset,), 1, lengths)
+    widths = [extent for _, extent in spans]
+    if alternating:
+        if len(set(widths)) > 1:
+            raise LayoutError(
+                f"parts of unequal widths {widths} cannot alternate in `{matrix.name}`",
+                code="LP121",
+                name="unequal-parts",
+                help="use parts=stacked or parts=apart",
+            )
+        start = spans[0][0] * len(parts)
+        return _Spread((sum(widths),), tuple(start + at for at in range(len(parts))), len(parts), lengths)
+    if side.mode == "padded" and matrix.pad == "tail":
+        widths = list(lengths)
+    offsets, at = [], 0
+    for (offset, _), width in zip(spans, widths):
+        offsets.append(at + offset)
+        at += width
+    total = matrix.n_padded if side.mode == "padded" and matrix.pad == "tail" else at
+    return _Spread((total,), tuple(offsets), 1, lengths)
+
+
+def _span(side: Side, stretch: Stretch, unit: int | None) -> tuple[int, int]:
+    """(coordinate of the rank's first element, extent) of an axis as one side stores it.
+
+    A rank's own slice keeps its place inside a shared digit: half a group still has that group's one scale.
+    """
+    if side.mode == "whole":
+        return stretch.start, stretch.size
+    if side.mode == "padded":
+        return 0, stretch.padded
+    phase = stretch.start % unit if unit else 0
+    return phase, phase + stretch.length
+
+
+def _chains(
+    tensor: Tensor, n: _Axis, k: _Axis, key: str, code: Code, dtypes: tuple[str, ...]
+) -> tuple[Chain, Chain, int, tuple[int, ...]]:
+    known = {name: ("n", weight, extent) for name, weight, extent in n.digits}
+    known.update({name: ("k", weight, extent) for name, weight, extent in k.digits})
+    strides: dict[str, int] = {}
+    stride, word, dims = 1, 1, {}
+    for item in reversed(tensor.order):
+        if item.name in ("p", "e") or item.role == "one":
+            if item.role != "shared":
+                dims.setdefault(item.dim, 1)
+            continue
+        if item.name not in known:
+            raise LayoutError(
+                f"order of tensor `{key}` has `{item.name}`, which is no digit and no axis",
+                code="LD102",
+                name="unknown-digit",
+                help=did_you_mean(item.name, known),
+            )
+        if item.role == "shared":
+            strides[item.name] = 0
+            continue
+        extent = known[item.name][2]
+        strides[item.name] = stride
+        stride *= extent
+        if item.role == "packed":
+            word *= extent
+        dims[item.dim] = dims.get(item.dim, 1) * (extent if item.role == "stored" else 1)
+    missing = [name for name in known if name not in strides]
+    if missing:
+        raise LayoutError(
+            f"order of tensor `{key}` leaves out `{missing[0]}`",
+            code="LD101",
+            name="digit-missing",
+            help=f"store it, or write ({missing[0]}) where its elements share one stored value",
+        )
+    if tensor.role != "weight_shape" and word * code.bits != DTYPE_BITS[dtypes[0]]:
+        raise LayoutError(
+            f"tensor `{key}` packs {word} codes of {code.bits} bits in a {dtypes[0]} of {DTYPE_BITS[dtypes[0]]} bits",
+            code="LD302",
+            name="word-width",
+            help="let the digits in braces fill the word",
+        )
+    chains = tuple(
+        Chain(tuple((w, x if at + 1 < len(axis.digits) else 0, strides[d]) for at, (d, w, x) in enumerate(axis.digits)))
+        for axis in (n, k)
+    )
+    return chains[0], chains[1], stride, tuple(dims[dim] for dim in sorted(dims))
+
+
+def _code(tensor: Tensor, scope: Mapping[str, ParamValue], key: str) -> tuple[Code, tuple[str, ...]]:
+    declared = tensor.dtype if isinstance(tensor.dtype, tuple) else (tensor.dtype,)
+    dtypes = tuple(_fill(dtype, scope, key) for dtype in declared)
+    for dtype in dtypes:
+        if dtype not in DTYPE_BITS:
+            raise LayoutError(
+                f"tensor `{key}` has the unknown dtype `{dtype}`",
+                code="LD311",
+                name="unknown-dtype",
+                help=did_you_mean(dtype, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
+            )
+        if DTYPE_BITS[dtype] != DTYPE_BITS[dtypes[0]] and tensor.role != "weight_shape":
+            raise LayoutError(
+                f"tensor `{key}` has dtypes of different widths: {', '.join(dtypes)}",
+                code="LD311",
+                name="unknown-dtype",
+            )
+    if tensor.code is not None:
+        return code_named(_fill(tensor.code, scope, key)), dtypes
+    if dtypes[0] not in CODE_OF_DTYPE:
+        raise LayoutError(
+            f"tensor `{key}` of dtype {dtypes[0]} states no code",
+            code="LD310",
+            name="unknown-code",
+            help="add `code:`, such as u4b8 or e8m0",
+        )
+    return code_named(CODE_OF_DTYPE[dtypes[0]]), dtypes
+
+
+def _shape(
+    tensor: Tensor,
+    dims: Sequence[int],
+    codes: int,
+    code: Code,
+    dtypes: tuple[str, ...],
+    scope: Mapping[str, ParamValue],
+    key: str,
+    by_part: bool,
+    parts: int,
+) -> tuple[int, ...]:
+    elements = codes * code.bits // DTYPE_BITS[dtypes[0]]
+    if tensor.shape is not None:
+        shape = tuple(_number(dim, scope, key) for dim in tensor.shape)
+        if tensor.role != "weight_shape" and math.prod(shape) != elements:
+            raise LayoutError(
+                f"tensor `{key}` reports the shape {list(shape)} for {elements} elements", code="LD303", name="shape"
+            )
+        return shape
+    shape = list(dims)
+    if by_part and parts > 1:
+        rest = math.prod(shape[1:])
+        shape[0] = elements // rest
+    return tuple(shape)
