@@ -35,7 +35,7 @@ clean:
 
 # torch first, and by itself: from pip's own sources, or else from PyTorch's index (constraints.txt says why).
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "layoutdsl needs Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "layoutdsl needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12")'
 	@echo "setting up $(VENV), about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-deps torch 2>/dev/null || $(PIP) --no-deps --extra-index-url $(TORCH_INDEX) torch || \

@@ -120,7 +120,8 @@ class Code:
             if value == 0:
                 return 0
             if mantissa != 0.5 or not 0 <= code <= (255 if self.name == "e8m0z" else 254):
-                raise Unrepresentable(f"{value!r} is no power of two that {self.name} holds")
+                shown = f"2^{exponent - 1}" if mantissa == 0.5 else repr(value)
+                raise Unrepresentable(f"{shown} is no power of two that {self.name} holds")
             return code
         if self.kind != "float":
             whole = round(value) + self.bias

@@ -587,8 +587,9 @@ class _Builder:
             self.duties.append(Duty("sum_over_ranks", matrix.name, matrix.k.axis))
 
     def losses(self) -> Iterator[tuple[str, str]]:
+        inverts = {reduction.name: reduction.reciprocal for reduction in self.reductions}
         for program in self.programs:
-            if text := recodes.loss(program.recode):
+            if text := recodes.loss(program.recode, inverts.get(program.reduction, False)):
                 yield program.output, text
 
 

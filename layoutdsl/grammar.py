@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from layoutdsl.errors import did_you_mean
 
@@ -115,7 +114,7 @@ class _Reader:
 
 # --- expressions ------------------------------------------------------------------------------------------------------
 
-Value = Union[int, str]
+Value = int | str
 Scope = Mapping[str, int | str | bool | tuple | None]
 
 

@@ -170,7 +170,7 @@ def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> 
         return
     yield from _boxes(start, first - start, levels[:-1])
     whole = (start + size - first) // period
-    borders = sorted(first + (phase - first) % period for phase in phases) + [first + period]
+    borders = [*sorted(first + (phase - first) % period for phase in phases), first + period]
     if whole:
         for low, high in zip(borders, borders[1:]):
             for at, loops in _boxes(low, high - low, levels[:-1]):

@@ -7,7 +7,7 @@ are parsed here (see grammar.py), so that a validated model holds trees, not tex
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -77,7 +77,7 @@ class Base(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
-ParamValue = Union[bool, int, str]
+ParamValue = bool | int | str
 
 
 class Param(Base):

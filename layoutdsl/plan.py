@@ -196,6 +196,16 @@ class Duty:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """What one run could not keep of a lossy output: `count` of its `of` values were not 0 and became 0."""
+
+    tensor: str
+    expert: int
+    count: int
+    of: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """A conversion of one rank's slice of a module. See the module's docstring."""
 
@@ -278,15 +288,17 @@ class Plan:
         *,
         backend: str = "torch",
         out: Mapping[str, torch.Tensor] | None = None,
+        report: list[Lost] | None = None,
     ) -> dict[str, torch.Tensor]:
         """Convert tensors by name; with experts, stacked along the first dimension or a list with one per expert.
 
-        `out` gives storage to write into (pointers stay). Raises LayoutError for a missing, unknown or misshapen tensor
-        and for a value that the target cannot hold, before anything is returned.
+        `out` gives storage to write into (pointers stay). A list given as `report` is told which outputs lost values to
+        0, expert by expert. Raises LayoutError for a missing, unknown or misshapen tensor and for a value that the
+        target cannot hold, before anything is returned.
         """
         from layoutdsl.backends import load
 
-        return load(backend)(self, tensors, out)
+        return load(backend)(self, tensors, out, report)
 
     def inverse(self, *, specs: tuple[str, ...] = ()) -> Plan:
         """The plan that leads back: from this plan's outputs to the rank's slice of the source tensors."""

@@ -55,7 +55,7 @@ def prove_ranks(plans: Sequence[Plan], *, specs: tuple[str, ...] = ()) -> None:
             _complete_over_ranks(provers, program.output, source, z)
 
 
-def _complete_over_ranks(provers: Sequence["_Prover"], output: str, source: str, z: int) -> None:
+def _complete_over_ranks(provers: Sequence[_Prover], output: str, source: str, z: int) -> None:
     found = 0
     for prover in provers:
         program = next(program for program in prover.plan.programs if program.output == output)
@@ -230,7 +230,12 @@ class _Prover:
         self._reductions(programs)
         self._checks()
         self._duties()
-        losses = tuple((p.output, text) for p in self.plan.programs if (text := recodes.loss(p.recode)))
+        inverts = {reduction.name: reduction.reciprocal for reduction in self.plan.reductions}
+        losses = tuple(
+            (p.output, text)
+            for p in self.plan.programs
+            if (text := recodes.loss(p.recode, inverts.get(p.reduction, False)))
+        )
         if self.plan.losses != losses:
             _broken("value", "the stated losses are not those of the recodes")
 

@@ -127,24 +127,24 @@ def _plain(a: Code, b: Code, power: int) -> Recode:
     return Recode("copy" if a.name == b.name and power == 0 else "rescale", a.name, b.name, power)
 
 
-def loss(recode: Recode) -> str | None:
-    """What a recode may lose, with its bound; None where it is exact or refuses."""
+def loss(recode: Recode, reciprocal: bool = False) -> str | None:
+    """What a recode may lose, with its bound; None where it is exact or refuses. `reciprocal`: its reduction inverts the
+    global scale."""
     a, b = recode.source, recode.target
     if recode.name in ("rescale", "copy"):
         if {a, b} == {"e8m0", "e8m0z"} and recode.power == 0:
-            return "round_scale: a scale byte of 0 (2^-127) is read as 0 by the kernel; off by at most 2^-127 per unit of code"
-        if b in ("float16", "bfloat16") and a != b and not (a.startswith("e") or a.startswith("s0")):
+            return "round_scale: a scale byte of 0 is read as 0 by the kernel, not as 2^-127; off by 2^-127 of the code"
+        if b in ("float16", "bfloat16") and a != b:
             digits = {"float16": 11, "bfloat16": 8}[b]
-            return f"round_scale: rounded once to {b}, off by at most 2^-{digits} of the scale, or half the least {b} below its normal range"
+            return (
+                f"round_scale: rounded once to {b}, off by at most 2^-{digits} of the scale, or by half the least {b} "
+                "where it is below the normal range"
+            )
         if a == b in ("float16", "bfloat16") and recode.power < 0:
             return f"round_scale: a quotient below the normal range of {b} is rounded to its least step"
         return None
-    if recode.name == "reciprocal" or recode.name == "nvfp4_global":
-        return (
-            "reciprocal: rounded once to float32, off by at most 2^-24 of the scale"
-            if recode.name == "reciprocal"
-            else None
-        )
+    if recode.name == "reciprocal" or (recode.name == "nvfp4_global" and reciprocal):
+        return "reciprocal: rounded once to float32, off by at most 2^-24 of the scale"
     if recode.name == "nvfp4_scale" and b == "s0e5m3b":
         return "nvfp4_scale: block scales under 2^-13 of the largest become 0; the run counts them"
     if recode.name == "int16_scale":
@@ -192,11 +192,11 @@ def apply(
     if name == "fold_sign":
         return code ^ 8 if code_named("e4m3").decode(scale or 0) < 0 else code
     if name == "rescale":
-        return b.encode(math.ldexp(value, recode.power))
+        return _rescaled(value, recode.power, b)
     if name == "reciprocal":
         return b.encode(math.ldexp(_inverse(value), recode.power))
     if name == "nvfp4_scale":
-        return b.encode(math.ldexp(abs(value), recode.power + shift))
+        return _block_scale(abs(value), recode.power + shift, b)
     if name == "nvfp4_global":
         return b.encode(math.ldexp(factor, recode.power - shift))
     if name == "int16_scale":
@@ -206,6 +206,29 @@ def apply(
     if name == "int16_undo":
         return b.encode(math.ldexp(value * factor, recode.power))
     raise AssertionError(name)
+
+
+def vanishes(recode: Recode, code: int, made: int) -> bool:
+    """Whether a value other than 0 has become 0."""
+    return code_named(recode.target).decode(made, 0) == 0 != code_named(recode.source).decode(code, 0)
+
+
+def _rescaled(value: float, power: int, target: Code) -> int:
+    try:
+        return target.encode(math.ldexp(value, power))
+    except Unrepresentable as error:
+        raise Unrepresentable(f"{value!r}, stored times 2^{power}: {error}" if power else str(error)) from None
+
+
+def _block_scale(scale: float, power: int, target: Code) -> int:
+    """Below `floor` a bf16 kernel reads nothing, which is declared; any other rounding is refused."""
+    value = math.ldexp(scale, power)
+    made = target.encode(value)
+    if value >= target.floor and target.decode(made) != value:
+        raise Unrepresentable(
+            f"block scale {scale!r} times 2^{power}, which the parts' global scales ask for, is below what {target.name} holds"
+        )
+    return made
 
 
 def _inverse(value: float) -> float:

@@ -188,7 +188,7 @@ def test_encode_of_e2m1_takes_the_nearest_and_the_even() -> None:
         ("s0e5m3", -1.0, "-1.0 is negative and s0e5m3 has no sign"),
         ("e8m0", 3.0, "3.0 is no power of two that e8m0 holds"),
         ("e8m0", -1.0, "-1.0 is no power of two that e8m0 holds"),
-        ("e8m0", 2.0**128, "3.402823669209385e+38 is no power of two that e8m0 holds"),
+        ("e8m0", 2.0**128, "2^128 is no power of two that e8m0 holds"),
         ("u4", 16.0, "16.0 is no integer that u4 holds"),
         ("u4", 0.5, "0.5 is no integer that u4 holds"),
         ("u4b8", -9.0, "-9.0 is no integer that u4b8 holds"),

@@ -54,7 +54,7 @@ SPEC_KEYS = ("doc", "source", "try")  # what it is, where that is written down, 
 
 COMMANDS = (
     "lint",
-    "plan gptq marlin_int4_a16 --module moe_gated --size e=8 --size i=1408 --size h=2048 --param group=128 --tp 2",
+    "plan gptq marlin_int4_a16 --module moe_gated --size e=8 --size i=1536 --size h=2048 --param group=128 --tp 2",
 )
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("specs", "kernels")  # top-level folders that travel inside the package
 PLAN = (
-    "plan gptq marlin_int4_a16 --module moe_gated --size e=8 --size i=1408 --size h=2048"
+    "plan gptq marlin_int4_a16 --module moe_gated --size e=8 --size i=1536 --size h=2048"
     " --param group=128 --tp 2 --rank 1"
 )
 # The environment of a user's shell: nothing that leads back to this repository.

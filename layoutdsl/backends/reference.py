@@ -28,7 +28,10 @@ def run(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor] | No
     given = buffers.inputs(plan, tensors)
     target = buffers.allocate(plan, tensors, out)
     codes = {info.name: [_unpack(flat, info) for flat in given[info.name]] for info in plan.inputs}
-    _Reference(plan, codes).run(target)
+    reference = _Reference(plan, codes)
+    reference.run(target)
+    if report is not None:
+        report += reference.lost()
     return target
 
 
@@ -94,6 +97,8 @@ class _Reference:
         self.orders: dict[tuple[str, int, int], list[int]] = {}
         self.factors: dict[tuple[str, int], tuple[float, int]] = {}
         self.ratios: dict[tuple[str, int], list[int]] = {}
+        self.lossy = {name for name, _ in plan.losses}
+        self.vanished: dict[tuple[str, int], list[bool]] = {}
 
     def run(self, target: dict[str, torch.Tensor]) -> None:
         count = self.plan.experts[2] or 1
@@ -119,6 +124,13 @@ class _Reference:
             bits = buffers.element_bits(info) if info.role == "weight_shape" else code_named(info.code).bits
             for view, codes in zip(buffers.experts_of(info, target[name], len(experts)), experts):
                 view.copy_(torch.frombuffer(bytearray(_pack(codes, bits)), dtype=torch.uint8))
+
+    def lost(self) -> list[Lost]:
+        return [
+            Lost(name, self.plan.experts[1] + expert, sum(vanished), len(vanished))
+            for (name, expert), vanished in self.vanished.items()
+            if any(vanished)
+        ]
 
     # programs ---------------------------------------------------------------------------------------------------------
 
@@ -184,6 +196,9 @@ class _Reference:
             raise self._refused(program.sources[point.part], program, point, expert, str(error)) from None
         if point.first:
             target[point.dst] = made
+            if program.output in self.lossy:
+                vanished = recodes.vanishes(program.recode, code, made)
+                self.vanished.setdefault((program.output, expert), []).append(vanished)
         elif target[point.dst] != made:
             raise self._refused(
                 program.sources[point.part],

@@ -75,7 +75,7 @@ class Checked:
 class Report:
     """The outcome of one conversion; `str` is what the command prints.
 
-    peak: bytes of the tensors that are in memory at once. checked: None where no check was asked for.
+    peak: bytes of source and result that are in memory at once, beside what the backend needs. checked: None where no check was asked for.
     """
 
     source: str
@@ -145,7 +145,7 @@ class Report:
             "",
             *self._notes(),
             f"{verb} {_bytes(self.bytes)}, {_bytes(self.padding)} of them padding, to {self.destination}; "
-            f"at most {_bytes(self.peak)} of tensors in memory at once, {self.seconds:.2f} s",
+            f"{_bytes(self.peak)} of source and result in memory at most, {self.seconds:.2f} s",
         ])  # fmt: skip
 
     def _table(self) -> Iterator[str]:

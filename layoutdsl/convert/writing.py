@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -48,9 +49,8 @@ class Writer:
         self.left = set(described)
         self.file = path.open("xb")
         self.file.write(len(text).to_bytes(8, "little") + text)
-        if hasattr(os, "posix_fallocate") and self.size:
-            self.file.flush()
-            os.posix_fallocate(self.file.fileno(), 0, self.size)  # a full disk is told now, not after an hour
+        self.file.flush()
+        _reserve(self.file.fileno(), self.size)
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         import torch
@@ -72,6 +72,17 @@ class Writer:
     def abandon(self) -> None:
         with suppress(OSError):
             self.file.close()
+
+
+def _reserve(handle: int, size: int) -> None:
+    """Room for the whole file, so that a full disk is told now and not after an hour; where the file system can."""
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except AttributeError:
+        return
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
 
 
 @contextmanager

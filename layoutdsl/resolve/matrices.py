@@ -175,7 +175,7 @@ def _whole(axis: str, sizes: Sizes) -> int:
 def _cut(axis: str, size: int, count: int, rank: int, kind: str, part: str = "") -> Stretch:
     if size % count:
         of = f" of part `{part}`" if part else ""
-        fits = [c for c in range(count, 0, -1) if size % c == 0][0]
+        fits = next(c for c in range(count, 0, -1) if size % c == 0)
         raise LayoutError(
             f"axis `{axis}`{of} has {size} elements, which {count} {kind} ranks do not divide evenly",
             code="LP120",

@@ -64,10 +64,10 @@ def _default(param: Param) -> ParamValue:
 def _checked(spec: str, name: str, param: Param, value: ParamValue) -> ParamValue:
     if param.type == "bool" and isinstance(value, bool):
         return value
-    if param.type in ("int", "group") and isinstance(value, int) and not isinstance(value, bool):
+    number = isinstance(value, int) and not isinstance(value, bool)
+    if param.type in ("int", "group") and number and (not param.values or value in param.values):
         if 0 < value <= MAX_EXTENT or (param.type == "group" and value == -1):
-            if not param.values or value in param.values:
-                return value
+            return value
     if param.type == "values" and any(value == allowed and type(value) is type(allowed) for allowed in param.values):
         return value
     if param.type == "names" and isinstance(value, str):
