@@ -67,7 +67,7 @@ def _cases(source: Format, target: Format) -> Iterator[tuple[str, str, dict[str,
 
 
 def _params(source: Format, target: Format, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry's parameters, and what it takes for the two sides to agree: zero points and the dtype of activations."""
+    """The entry's parameters, and the dtype where the kernel takes only one."""
     owner = "source" if isinstance(source, Checkpoint) else "target"
     params = {f"{owner}.{name}": value for name, value in entry.items() if name not in ("n", "k")}
     if isinstance(target, Kernel) and len(target.params["dtype"].values) == 1:

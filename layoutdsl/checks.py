@@ -135,7 +135,7 @@ def _roles(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
 
 
 def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...]) -> Iterator[Diagnostic]:
-    """Every digit of every axis exactly once in the order, and nothing else; with a case's split and order laid over."""
+    """Every digit of every axis once in the order, and nothing else; a case's split and order laid over."""
     over = tensor.cases[case] if case is not None else None
     split = (over.split if over is not None and over.split is not None else tensor.split) or ()
     order = over.order if over is not None and over.order is not None else tensor.order

@@ -55,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"layoutdsl: this needs {error.name}, which is not installed: pip install 'layoutdsl[torch]'",
               file=sys.stderr)
         return FAILED
+    except OSError as error:  # a full disk, a file one may not read: LayoutError speaks of what the user named
+        print(f"layoutdsl: {error}", file=sys.stderr)
+        return FAILED
     except Exception as error:
         return _fault(error)
 

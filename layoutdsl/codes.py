@@ -4,8 +4,8 @@ A code name is one of
 
     u4 u8              unsigned integer; its zero point is a tensor of its own (or 0)
     u4b8 u8b128        unsigned integer minus a fixed bias
-    n4 n4b8            the nibble of 4-bit weights under FP8 activations: with zero point z (8 for n4b8) the integer q is
-                       stored as q - z where q >= z, else as 15 - q
+    n4 n4b8            the nibble of 4-bit weights under FP8 activations: with zero point z (8 for n4b8) the integer q
+                       is stored as q - z where q >= z, else as 15 - q
     int16 int32 int64  two's complement
     e2m1 e4m3          FP4 and FP8 (e4m3fn: no infinities, 0x7F and 0xFF are NaN)
     e8m0               a power of two, 2^(c - 127); 0xFF is NaN

@@ -1,7 +1,7 @@
 """The small languages inside a spec's strings, each with its parser: digits, orders, values and expressions.
 
-    split   k = kw kp:(32/bits) · n = nt j:4 b:2 c:8     an axis, most significant digit first; the first has the rest
-    order   kt, nt c kq j {k0 b k3} (gi)                 stored digits, outermost first; a comma ends a tensor dimension,
+    split   k = kw kp:(32/bits) · n = nt j:4 b:2 c:8     an axis, most significant digit first; that has the rest
+    order   kt, nt c kq j {k0 b k3} (gi)                 stored digits, outermost first; a comma ends a dimension,
                                                          {one word}, (shared: not stored), 1 is a dimension of one element
     value   (qweight - qzeros) * scales                  products and differences of tensors
     expr    groups > 1 and not zero_points               integers, parameters, + - * / % ^, comparisons, and or not

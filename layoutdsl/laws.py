@@ -1,20 +1,31 @@
 """The arithmetic of proofs: whether a run follows a chain, and whether a set of runs covers what it should.
 
-Nothing here knows how runs are made. Coverage is an identity of polynomials, tested at a point drawn from the plan's
-own digest: the sum of z^address over all elements must equal 1 + z + ... + z^(total - 1). A false one passes with a
-probability below 2^-80. It costs a few powers per loop, whatever the extents.
+Nothing here knows how runs are made. Coverage along one axis is an identity of intervals where runs are unbroken, and
+else, as for addresses, one of polynomials, tested at a point drawn from the plan's own digest: the sum of z^address over
+all elements must equal 1 + z + ... + z^(total - 1). A false one passes with a probability below 2^-80. Either costs a
+few operations per loop, whatever the extents.
+
+The sum of polynomials tells addresses apart only below the order of z; so callers first bound what they add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain, islice
 
-from layoutdsl.layout import Chain, Digit, Run, View
+from layoutdsl.layout import Chain, Run, View
 
 PRIME = (1 << 127) - 1
 X, DST, SRC = 1, 2, 3
 """Columns of a loop."""
+
+MOST_SHOWN = 1 << 16
+"""How many elements are listed to name the one that breaks a law; with more the message names none."""
+
+MOST_IRREGULAR = 1 << 10
+"""How many elements a run may have whose steps no digit explains: they are compared one by one."""
 
 
 def geometric(z: int, count: int) -> int:
@@ -27,91 +38,67 @@ def geometric(z: int, count: int) -> int:
     return found
 
 
-def total(runs: Iterable[Run], z: int, column: int, *, written: bool = False) -> int:
-    """Sum of z^address over the elements of runs, in one column. `written`: each shared target element once, joins not."""
-    found = 0
-    for run in runs:
-        if written and run.join:
-            continue
-        term = pow(z, (run.x, run.dst, run.src)[column - 1], PRIME)
-        for loop in run.loops:
-            if written and loop[DST] == 0:
+class Point:
+    """Where sums of z^address are evaluated; series are kept, since the runs of one plan share most of their loops."""
+
+    def __init__(self, z: int):
+        self.z = z
+        self._series: dict[tuple[int, int], int] = {}
+
+    def power(self, exponent: int) -> int:
+        return pow(self.z, exponent, PRIME)
+
+    def series(self, step: int, count: int) -> int:
+        """1 + z^step + ... + z^(step * (count - 1))."""
+        found = self._series.get((step, count))
+        if found is None:
+            found = self._series[step, count] = geometric(pow(self.z, step, PRIME), count)
+        return found
+
+    def total(self, runs: Iterable[Run], column: int) -> int:
+        """Sum over all elements of runs, in one column."""
+        found = 0
+        for run in runs:
+            term = pow(self.z, first(run, column), PRIME)
+            for loop in run.loops:
+                term = term * self.series(loop[column], loop[0]) % PRIME
+            found += term
+        return found % PRIME
+
+    def written(self, runs: Iterable[Run]) -> int:
+        """Sum over the target elements that runs write: a shared one once, a joined one not."""
+        found = 0
+        for run in runs:
+            if run.join:
                 continue
-            term = term * geometric(pow(z, loop[column], PRIME), loop[0]) % PRIME
-        found += term
-    return found % PRIME
+            term = pow(self.z, run.dst, PRIME)
+            for count, _, step, _ in run.loops:
+                if step:
+                    term = term * self.series(step, count) % PRIME
+            found += term
+        return found % PRIME
+
+    def prefix(self, chain: Chain, count: int) -> int:
+        """Sum of z^A(x) over the first `count` coordinates of a chain."""
+        if not chain.digits:
+            return count % PRIME
+        *below, (weight, _, stride) = chain.digits
+        whole, rest = divmod(count, weight)
+        lower = Chain(tuple(below))
+        found = self.series(stride, whole) * self.prefix(lower, weight)
+        if rest:
+            found += self.power(whole * stride) * self.prefix(lower, rest)
+        return found % PRIME
 
 
-def prefix(chain: Chain, count: int, z: int) -> int:
-    """Sum of z^A(x) over the first `count` coordinates of a chain."""
-    if not chain.digits:
-        return count % PRIME
-    *below, (weight, _, stride) = chain.digits
-    whole, rest = divmod(count, weight)
-    lower = Chain(tuple(below))
-    found = geometric(pow(z, stride, PRIME), whole) * prefix(lower, weight, z)
-    if rest:
-        found += pow(z, whole * stride, PRIME) * prefix(lower, rest, z)
-    return found % PRIME
+def first(run: Run, column: int) -> int:
+    """The number in one column at a run's first element."""
+    return (run.x, run.dst, run.src)[column - 1]
 
 
-@lru_cache(maxsize=4096)
-def coalesced(chain: Chain) -> tuple[Digit, ...]:
-    """The chain's digits, neighbours joined where the upper stride continues the lower: the same addresses."""
-    found: list[Digit] = []
-    for weight, extent, stride in chain.digits:
-        if found and found[-1][1] * found[-1][2] == stride:
-            low, count, step = found.pop()
-            found.append((low, count * extent, step))
-        else:
-            found.append((weight, extent, stride))
-    return tuple(found)
-
-
-def follows(run: Run, view: View, column: int) -> int | None:
-    """Whether a run's column is the view's address at every element; None if so, else the coordinate where it is not.
-
-    A digit's carry is affine along the loops if each loop either steps by whole digits, or stays, with all other such
-    loops together, below the digit. Where that holds the steps are compared as numbers.
-    """
-    address = (run.x, run.dst, run.src)[column - 1]
-    if view.at(run.x) != address:
-        return run.x
-    start = view.offset + view.step * run.x
-    steps = [view.step * loop[X] for loop in run.loops]
-    digits = coalesced(view.chain)
-    carries: list[list[int]] = []
-    for weight, _, _ in digits:
-        room = start % weight
-        carry: list[int] = []
-        for (count, *_), step in zip(run.loops, steps):
-            if step % weight:
-                room += (count - 1) * step
-                carry.append(0)
-            else:
-                carry.append(step // weight)
-        if room >= weight:
-            return _first_difference(run, view, column)
-        carries.append(carry)
-    for at, loop in enumerate(run.loops):
-        moved = sum(
-            stride * (carries[d][at] - (extent * carries[d + 1][at] if extent else 0))
-            for d, (_, extent, stride) in enumerate(digits)
-        )
-        if moved != loop[column]:
-            return run.x + loop[X]
-    return None
-
-
-def _first_difference(run: Run, view: View, column: int, most: int = 1 << 16) -> int:
-    """The coordinate of the first element, among the first many, that does not stand where the view says."""
-    points = [(run.x, (run.x, run.dst, run.src)[column - 1])]
-    for loop in run.loops:
-        points = [(x + i * loop[X], a + i * loop[column]) for i in range(loop[0]) for x, a in points][:most]
-        for x, address in points:
-            if view.at(x) != address:
-                return x
-    return run.x
+def size(run: Run) -> int:
+    """How many elements a run has."""
+    return math.prod([loop[0] for loop in run.loops])
 
 
 def span(run: Run) -> tuple[int, int]:
@@ -120,17 +107,135 @@ def span(run: Run) -> tuple[int, int]:
     return run.x + sum(min(end, 0) for end in ends), run.x + sum(max(end, 0) for end in ends)
 
 
-def uncovered(runs: Sequence[Run], length: int, most: int = 1 << 22) -> int | None:
-    """A coordinate below `length` that runs cover not once; for messages, so only where it can be listed."""
-    if length > most:
+# --- meaning ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def floors(chain: Chain) -> tuple[tuple[int, int], ...]:
+    """(weight w, factor f) of a chain, such that A(x) = sum of f * (x // w). Digits that continue the one below vanish."""
+    found: list[tuple[int, int]] = []
+    carried = 0
+    for weight, extent, stride in chain.digits:
+        if stride != carried:
+            found.append((weight, stride - carried))
+        carried = stride * extent
+    return tuple(found)
+
+
+def follows(run: Run, view: View, column: int) -> int | None:
+    """Whether a run's column is the view's address at every element; None if so, else the coordinate where it is not.
+
+    x // w is affine along the loops if each steps by multiples of w, or stays, with all other such loops together, below
+    the next multiple; then steps are compared as numbers. Where it is not, elements are compared one by one; a run that
+    is both irregular and long counts as wrong. Requires loops that go forward.
+    """
+    digits = floors(view.chain)
+    start = view.offset + view.step * run.x
+    address = view.base
+    for weight, factor in digits:
+        address += start // weight * factor
+    if address != (run.x, run.dst, run.src)[column - 1]:
+        return run.x
+    if not run.loops:
         return None
-    seen = [0] * length
+    moved = [0] * len(run.loops)
+    for weight, factor in digits:
+        room = start % weight
+        for at, loop in enumerate(run.loops):
+            step = view.step * loop[1]
+            if step % weight:
+                room += (loop[0] - 1) * step
+            else:
+                moved[at] += step // weight * factor
+        if room >= weight:
+            return _compared(run, view, column)
+    for loop, step in zip(run.loops, moved):
+        if loop[column] != step:
+            return run.x + loop[X]
+    return None
+
+
+def _compared(run: Run, view: View, column: int) -> int | None:
+    """The same, element by element."""
+    start = first(run, column)
+    ends = ((run.x + (loop[0] - 1) * loop[X], start + (loop[0] - 1) * loop[column]) for loop in run.loops)
+    for x, address in chain((*ends,), islice(_elements(run, column), MOST_IRREGULAR)):
+        if view.at(x) != address:
+            return x
+    return None if size(run) <= MOST_IRREGULAR else run.x
+
+
+def _elements(run: Run, column: int) -> Iterator[tuple[int, int]]:
+    """(coordinate, number in one column) of each element, never listed: the innermost loop turns first."""
+    index = [0] * len(run.loops)
+    x, address = run.x, first(run, column)
+    while True:
+        yield x, address
+        for at, loop in enumerate(run.loops):
+            if index[at] < loop[0] - 1:
+                index[at] += 1
+                x, address = x + loop[X], address + loop[column]
+                break
+            x, address = x - index[at] * loop[X], address - index[at] * loop[column]
+            index[at] = 0
+        else:
+            return
+
+
+# --- coverage ---------------------------------------------------------------------------------------------------------
+
+
+def covers(runs: Sequence[Run], low: int, high: int, point: Point) -> bool:
+    """Whether the coordinates of runs are low, ..., high - 1, each once. Requires that none lies outside."""
+    ends = {run.x: end for run in runs if (end := _unbroken_end(run)) is not None}
+    if len(ends) == len(runs):
+        at = low
+        while at in ends:
+            at = ends.pop(at)
+        return at == high and not ends
+    wanted = point.power(low) * point.series(1, high - low)
+    return (point.total(runs, X) - wanted) % PRIME == 0
+
+
+def _unbroken_end(run: Run) -> int | None:
+    """Where a run's coordinates end, if they are run.x, run.x + 1, and so on."""
+    reach = 1
+    for count, step, _, _ in run.loops:
+        if step != reach:
+            return None
+        reach *= count
+    return run.x + reach
+
+
+def uncovered(runs: Sequence[Run], low: int, high: int) -> int | None:
+    """A coordinate that runs cover not once, for messages; None where there are too many to look."""
+    counts = [size(run) for run in runs]
+    if high - low > MOST_SHOWN or sum(counts) > MOST_SHOWN:
+        return None
+    seen = dict.fromkeys(range(low, high), 0)
     for run in runs:
-        points = [run.x]
-        for loop in run.loops:
-            points = [x + i * loop[X] for i in range(loop[0]) for x in points]
-        for x in points:
-            if not 0 <= x < length:
-                return x
-            seen[x] += 1
-    return next((x for x, times in enumerate(seen) if times != 1), None)
+        for x, _ in _elements(run, X):
+            seen[x] = seen.get(x, 0) + 1
+    return next((x for x, times in seen.items() if times != 1), None)
+
+
+def miswritten(boxes: Sequence[tuple[Sequence[Run], Sequence[Run]]], total: int) -> tuple[int, int] | None:
+    """(address, how often written) of a target element that rectangles of runs do not write exactly once, for messages;
+    None where there are too many to look."""
+    sizes = [(sum(map(size, n)), sum(map(size, k))) for n, k in boxes]
+    if total > MOST_SHOWN or sum(n * k for n, k in sizes) > 4 * MOST_SHOWN:
+        return None
+    seen = dict.fromkeys(range(total), 0)
+    for n, k in boxes:
+        rows, columns = ([at for run in runs for at in _written(run)] for runs in (n, k))
+        for a in rows:
+            for b in columns:
+                seen[a + b] = seen.get(a + b, 0) + 1
+    return next(((at, times) for at, times in seen.items() if times != (1 if 0 <= at < total else 0)), None)
+
+
+def _written(run: Run) -> Iterator[int]:
+    if run.join:
+        return
+    moving = Run(run.part, run.x, run.dst, run.src, tuple(loop for loop in run.loops if loop[DST]))
+    yield from (address for _, address in _elements(moving, DST))

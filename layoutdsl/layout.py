@@ -54,7 +54,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A chain seen through an offset and a step: a rank's slice, a part, a pad in front. x -> base + A(offset + step x)."""
+    """A chain through an offset and a step (a rank's slice, a part, a pad in front): x -> base + A(offset + step x)."""
 
     chain: Chain
     offset: int = 0

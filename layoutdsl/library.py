@@ -30,7 +30,9 @@ def files(folders: tuple[str, ...] = ()) -> Iterator[Path]:
 
 
 def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None = None) -> Spec:
-    """The spec of that name or path, validated; a spec is returned as it is. `kind` (checkpoint, kernel, module) narrows the search and is checked.
+    """The spec of that name or path, validated; a spec is returned as it is.
+
+    `kind` (checkpoint, kernel, module; several apart by |) narrows the search and is checked.
 
     Raises LayoutError with every finding in the file, or with the nearest names where there is no such spec.
     """

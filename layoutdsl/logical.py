@@ -55,7 +55,10 @@ def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
         f"checkpoint: logical_{spec.name}",
         f"doc: the logical form of {spec.name}",
         "source: itself",
-        "params: {group: {type: group, default: -1}, dtype: [float16, bfloat16], act_order: {type: bool, default: false}}",
+        "params:",
+        "  group: {type: group, default: -1}",
+        "  dtype: [float16, bfloat16]",
+        "  act_order: {type: bool, default: false}",
         "parts: {stored: [apart], orders: [[gate, up]]}",
         "tensors:",
     ]
@@ -96,5 +99,6 @@ def _tensor(tensor: Stored) -> list[str]:
     if tensor.derive:
         flags += f", derive: {tensor.derive}"
     return [
-        f'  {tensor.name.removeprefix("m.")}: {{role: {tensor.role}, dtype: {dtype}, code: {tensor.code.name}, {split}order: "{order}", {shape}{flags}}}'
+        f"  {tensor.name.removeprefix('m.')}: {{role: {tensor.role}, dtype: {dtype}, code: {tensor.code.name}, "
+        f'{split}order: "{order}", {shape}{flags}}}'
     ]

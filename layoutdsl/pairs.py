@@ -80,7 +80,7 @@ def pairs_of(request: Request) -> tuple[list[Pair], dict[str, int]]:
 
 
 def _extents(request: Request, source: Side, target: Side, found: Sequence[Matrix]) -> list:
-    """Per matrix: as cut, as the source has it, as the target has it, and the kernel groups of both (None: no kernel)."""
+    """Per matrix: as cut, as the source has it, as the target has it, and both kernel groups (None: no kernel)."""
     wide_source, groups_source = _kernel_extents(request, source, source, found)
     wide_target, groups_target = _kernel_extents(request, target, source, found)
     return list(zip(found, wide_source, wide_target, groups_source, groups_target))

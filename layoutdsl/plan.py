@@ -89,7 +89,8 @@ class Lookup:
 class Move:
     """A rectangle of target elements: n runs times k runs.
 
-    kind: data (from the sources), value (computed by the recode alone), pad (the code `pad`). `reason` says why a pad is harmless:
+    kind: data (from the sources), value (computed by the recode alone), pad (the code `pad`). `reason` says why a pad
+    is harmless:
 
     code    it decodes to zero
     scale   the scale beside it is zero
@@ -158,7 +159,7 @@ class Program:
 @dataclass(frozen=True)
 class Check:
     """Something that must hold in the data: every code of `tensor` read by the moves is `expect` (kind equal), or the
-    group of its coordinate (kind order), or that of the tensor `other` (kind same), or the stored shape (kind shape)."""
+    group of its coordinate (kind order), or that of `other` (kind same), or the stored shape (kind shape)."""
 
     __pydantic_config__ = STRICT
     kind: str
@@ -188,7 +189,7 @@ class Duty:
 
     def __str__(self) -> str:
         return {
-            "pad_input": f"{self.matrix}: pad its input along {self.axis} with zeros, {self.front} before and {self.rest} after",
+            "pad_input": f"{self.matrix}: pad its input along {self.axis} with {self.front} zeros before and {self.rest} after",
             "slice_output": f"{self.matrix}: keep the first {self.length} of its outputs along {self.axis}",
             "gather_input": f"{self.matrix}: take its input along {self.axis} in the order of `{self.tensor}`",
             "sum_over_ranks": f"{self.matrix}: add up the outputs of all tensor-parallel ranks",

@@ -251,19 +251,15 @@ def largest(values: Sequence[float], stepwise: bool) -> float:
     return max(values, default=0.0) if stepwise else max((abs(value) for value in values), default=0.0)
 
 
-def nvfp4_ratios(globals_: Sequence[float], reciprocal: bool) -> list[int]:
-    """Powers of two of the parts' global scales over the first part's. Raises Unrepresentable where one is none."""
-    found: list[int] = []
-    for value in globals_:
-        if not value > 0 or math.isinf(value):
-            raise Unrepresentable(f"global scale {value!r} is not a positive number")
-        mantissa, exponent = math.frexp(globals_[0] / value if reciprocal else value / globals_[0])
-        first = globals_[0] if reciprocal else value
-        other = value if reciprocal else globals_[0]
-        if mantissa != 0.5 or math.ldexp(other, exponent - 1) != first:
-            raise Unrepresentable(f"global scales {globals_[0]!r} and {value!r} do not differ by a power of two")
-        found.append(exponent - 1)
-    return found
+def nvfp4_ratio(first: float, value: float, reciprocal: bool) -> int:
+    """The power of two of a part's global scale over the first part's. Raises Unrepresentable where it is none."""
+    if not value > 0 or math.isinf(value):
+        raise Unrepresentable(f"global scale {value!r} is not a positive number")
+    above, below = (first, value) if reciprocal else (value, first)
+    mantissa, exponent = math.frexp(above / below)
+    if mantissa != 0.5 or math.ldexp(below, exponent - 1) != above:
+        raise Unrepresentable(f"its global scale {value!r} is no power of two times the first part's {first!r}")
+    return exponent - 1
 
 
 def nvfp4_shift(top: float, target: str, power: int, folded: bool) -> int:

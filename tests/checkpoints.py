@@ -8,6 +8,7 @@ those of decoders: 16-bit floats as uint16, fp8 and e8m0 as uint8. Nothing here 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from decoders import awq, ct_int, fp8, fp8_block, gptq, mxfp4, mxfp8, nvfp4
@@ -86,7 +87,7 @@ class Format:
             raise AttributeError(name)
         return self.params.get(name, self.defaults.get(name))
 
-    defaults = {"dtype": "float16"}
+    defaults: ClassVar = {"dtype": "float16"}
 
     @property
     def code(self):
@@ -102,6 +103,12 @@ class Format:
         if self.bias:
             found["bias"] = floats(rng, sum(widths), self.dtype)
         return found
+
+    def agree(self, rng, files):
+        """Makes tensors of the parts of one matrix fit each other: an order is the same for all."""
+        for name in ("g_idx", "weight_g_idx"):
+            for file in files:
+                file.update({name: files[0][name]} if name in file else {})
 
     def decode(self, tensors, widths, k, *, alternating=False):
         """One float64 matrix per part."""
@@ -129,7 +136,7 @@ def rows_of(rows, widths, alternating):
 
 class Gptq(Format):
     spec, scale, exact_scale = "gptq", "scales", False
-    defaults = {"bits": 4, "group": 128, "dtype": "float16", "qzeros": True, "zero_offset": 1, "g_idx": True}
+    defaults: ClassVar = {"bits": 4, "group": 128, "dtype": "float16", "qzeros": True, "zero_offset": 1, "g_idx": True}
 
     @property
     def code(self):
@@ -156,7 +163,7 @@ class Gptq(Format):
 
 class Awq(Format):
     spec, scale, exact_scale = "awq", "scales", False
-    defaults = {"group": 128, "dtype": "float16"}
+    defaults: ClassVar = {"group": 128, "dtype": "float16"}
     code = "u4"
 
     def _draw(self, rng, widths, n, k):
@@ -170,7 +177,7 @@ class Awq(Format):
 
 class CtInt(Format):
     spec, exact_scale = "ct_int", False
-    defaults = {"bits": 4, "group": 128, "dtype": "float16", "shape_tensor": True}
+    defaults: ClassVar = {"bits": 4, "group": 128, "dtype": "float16", "shape_tensor": True}
     code = Gptq.code
 
     def _draw(self, rng, widths, n, k):
@@ -190,7 +197,7 @@ class CtInt(Format):
 
 class Fp8(Format):
     spec, exact_scale = "fp8", False
-    defaults = {"scale": "channel", "scale_dtype": "float32", "dtype": "bfloat16"}
+    defaults: ClassVar = {"scale": "channel", "scale_dtype": "float32", "dtype": "bfloat16"}
     scale, code = "weight_scale", "e4m3"
 
     def _draw(self, rng, widths, n, k):
@@ -214,7 +221,7 @@ class Fp8(Format):
 
 class Fp8Block(Fp8):
     spec, exact_scale = "fp8_block", False
-    defaults = {"group": 128, "block_n": 128, "scale_name": "weight_scale_inv", "scale_dtype": "float32", "dtype": "bfloat16"}
+    defaults: ClassVar = {"group": 128, "block_n": 128, "scale_name": "weight_scale_inv", "scale_dtype": "float32", "dtype": "bfloat16"}
 
     @property
     def scale(self):
@@ -233,7 +240,7 @@ class Fp8Block(Fp8):
 
 class Mxfp8(Format):
     spec, code, group = "mxfp8", "e4m3", 32
-    defaults = {"dtype": "bfloat16"}
+    defaults: ClassVar = {"dtype": "bfloat16"}
 
     def _draw(self, rng, widths, n, k):
         return {"weight": e4m3(rng, (n, k)), "weight_scale": rng.integers(0, 255, (n, up(k, 32))).astype(np.uint8)}
@@ -246,7 +253,7 @@ class Mxfp4(Format):
     """With `most`, the largest byte of a scale."""
 
     spec, code, group = "mxfp4", "e2m1", 32
-    defaults = {"dtype": "bfloat16"}
+    defaults: ClassVar = {"dtype": "bfloat16"}
     most = 254
 
     def _draw(self, rng, widths, n, k):
@@ -269,7 +276,7 @@ class Nvfp4(Format):
     """Block scales stay within 2^12, so that bf16 kernels hold them all."""
 
     spec, code, group = "nvfp4", "e2m1", 16
-    defaults = {"writer": "modelopt", "global_scale": "matrix", "dtype": "bfloat16"}
+    defaults: ClassVar = {"writer": "modelopt", "global_scale": "matrix", "dtype": "bfloat16"}
 
     @property
     def names(self):
@@ -286,6 +293,13 @@ class Nvfp4(Format):
             found[name] = found[name] * np.ldexp(np.float32(1), rng.integers(-2, 3, len(widths))).astype(np.float32)
         return found
 
+    def agree(self, rng, files):
+        """Global scales differ by powers of two."""
+        name = self.names[1]
+        for file in files[1:]:
+            shape = np.shape(file[name])
+            file[name] = np.ldexp(np.float32(files[0][name].flat[0]), rng.integers(-2, 3, shape)).astype(np.float32)
+
     def blocks(self, rng, shape):
         """Scales of 2^-3 to 2^2, a few of them 0, either sign."""
         code = rng.integers(4 << 3, 9 << 3, shape) | rng.integers(0, 2, shape) << 7
@@ -299,7 +313,7 @@ class Nvfp4(Format):
 
     def inverted(self, tensors, widths, k, *, alternating=False):
         """Decoded with the reciprocal of a dividing global scale, rounded once to float32."""
-        codes, name = self.names
+        name = self.names[1]
         if self.writer == "modelopt":
             return self.decode(tensors, widths, k, alternating=alternating)
         inverse = (1 / f32(tensors[name])).astype(np.float32)

@@ -499,10 +499,13 @@ def test_convert_is_imported_when_it_is_asked_for(run: Any, monkeypatch: pytest.
     assert run("schema").status == 0
 
 
-def test_output_is_flushed_before_the_status_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_neither_success_nor_our_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Full(io.StringIO):
         def flush(self) -> None:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sys, "stdout", Full())
     assert cli.main(["schema"]) == 2
+    assert capsys.readouterr().err == "layoutdsl: [Errno 28] No space left on device\n"

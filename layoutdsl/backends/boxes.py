@@ -117,6 +117,16 @@ def may_share(move: Move) -> bool:
     return any(side.join or any(loop[2] == 0 and loop[3] for loop in side.loops) for side in (*move.n, *move.k))
 
 
+def written(box: Box, made: torch.Tensor) -> torch.Tensor:
+    """Of a box' elements those that are written: the first of those that share a target, and none that others write."""
+    if box.join:
+        return made.reshape(-1)[:0]
+    for at, loop in enumerate(box.loops):
+        if loop[3] == 0:
+            made = made.narrow(at, 0, 1)
+    return made
+
+
 def first(mask: torch.Tensor) -> int | None:
     """Index of the first element that is set."""
     return int(mask.reshape(-1).to(torch.uint8).argmax()) if bool(mask.any()) else None

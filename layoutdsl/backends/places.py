@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from layoutdsl import recodes
+from layoutdsl.codes import Unrepresentable
 from layoutdsl.errors import LayoutError
-from layoutdsl.plan import Plan
+from layoutdsl.plan import Plan, Reduction
 
 
 def place(plan: Plan, matrix: str, expert: int, part: int, n: int, k: int) -> str:
@@ -23,3 +27,24 @@ def place(plan: Plan, matrix: str, expert: int, part: int, n: int, k: int) -> st
 def refused(tensor: str, where: str, why: str) -> LayoutError:
     return LayoutError(f"`{tensor}` at {where}: {why}", code="LP170", name="value-refused",
                        help="the target cannot hold this value; check the checkpoint, or choose another kernel or dtype")
+
+
+def ratios(plan: Plan, reduction: Reduction, globals_: Sequence[float], expert: int) -> list[int]:
+    """Powers of two of the parts' global scales over the first part's; LayoutError where one is none."""
+    matrix = reduction.output.split(".")[0]
+    parts = [e.part for e in plan.extents if e.matrix == matrix and e.role == "n" and e.part != "*"]
+    found: list[int] = []
+    for (tensor, _), part, value in zip(reduction.globals, parts, globals_):
+        try:
+            found.append(recodes.nvfp4_ratio(globals_[0], value, reduction.reciprocal))
+        except Unrepresentable as error:
+            words = [f"expert {plan.experts[1] + expert}"] if plan.experts[0] else []
+            where = ", ".join([*words, *([f"part {part}"] if part else [])])
+            raise LayoutError(
+                f"`{tensor}`{' at ' + where if where else ''}: {error}",
+                code="LP171",
+                name="global-scales-differ",
+                help="the kernel has one global scale for all parts: make them equal in the checkpoint, or convert each part "
+                "as a matrix of its own",
+            ) from None
+    return found

@@ -14,17 +14,22 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
-from layoutdsl.backends.places import place, refused
+from layoutdsl.backends.places import place, ratios, refused
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import Chain, Run, View
-from layoutdsl.plan import Check, Lookup, Move, Operand, Plan, Program, Reduction, TensorInfo
+from layoutdsl.plan import Check, Lookup, Lost, Move, Operand, Plan, Program, Reduction, TensorInfo
 
 Codes = dict[str, list[list[int]]]
 """Tensor name -> per expert its codes."""
 
 
-def run(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+def run(
+    plan: Plan,
+    tensors: buffers.Given,
+    out: Mapping[str, torch.Tensor] | None = None,
+    report: list[Lost] | None = None,
+) -> dict[str, torch.Tensor]:
     given = buffers.inputs(plan, tensors)
     target = buffers.allocate(plan, tensors, out)
     codes = {info.name: [_unpack(flat, info) for flat in given[info.name]] for info in plan.inputs}
@@ -310,16 +315,12 @@ class _Reference:
         tops: list[float] = []
         for expert in range(count):
             values = [code_named("float32").decode(self.codes[name][expert][at]) for name, at in reduction.globals]
-            try:
-                ratios = recodes.nvfp4_ratios(values, reduction.reciprocal)
-            except Unrepresentable as error:
-                raise refused(reduction.globals[0][0], f"expert {self.plan.experts[1] + expert}", str(error)) from None
-            self.ratios[reduction.name, expert] = ratios
+            powers = self.ratios[reduction.name, expert] = ratios(self.plan, reduction, values, expert)
             self.factors[reduction.name, expert] = (1 / values[0] if reduction.reciprocal else values[0], 0)
             found = self._elements(program.sources, program.moves, expert)
             tops.append(
                 max(
-                    (abs(code.decode(c)) * 2.0 ** ratios[p.part] for p, c in found if not math.isnan(code.decode(c))),
+                    (abs(code.decode(c)) * 2.0 ** powers[p.part] for p, c in found if not math.isnan(code.decode(c))),
                     default=0.0,
                 )
             )

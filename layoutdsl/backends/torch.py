@@ -19,33 +19,37 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
-from layoutdsl.backends.boxes import PIECE, Box, alone, boxes, copy, first, may_share
-from layoutdsl.backends.places import place, refused
-from layoutdsl.backends.torch_recodes import STORED, decode, non_finite, signed, twin, unsigned
+from layoutdsl.backends.boxes import PIECE, Box, alone, boxes, copy, first, may_share, written
+from layoutdsl.backends.places import place, ratios, refused
+from layoutdsl.backends.torch_recodes import STORED, decode, non_finite, signed, twin, unsigned, vanished
 from layoutdsl.backends.torch_sources import Sources, data
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
-from layoutdsl.plan import Check, Move, Operand, Plan, Program, Reduction, TensorInfo
+from layoutdsl.plan import Check, Lost, Move, Operand, Plan, Program, Reduction, TensorInfo
 
 TOTAL = ("fp8_nibbles", "plain_nibbles", "fold_sign")
 """Recodes of weights that refuse no code."""
 
 
 @torch.no_grad()
-def run(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+def run(
+    plan: Plan,
+    tensors: buffers.Given,
+    out: Mapping[str, torch.Tensor] | None = None,
+    report: list[Lost] | None = None,
+) -> dict[str, torch.Tensor]:
     given = buffers.inputs(plan, tensors)
     target = buffers.allocate(plan, tensors, out)
     converter = _Torch(plan, given, buffers.flat(next(iter(target.values()))).device)
-    if out is None:
+    if out is None or _apart(given, target):
         converter.prepare()
+        if out is not None:
+            converter.verify()
         converter.write(target)
+        if report is not None:
+            report += converter.lost()
         return target
-    if _apart(given, target):
-        converter.prepare()
-        converter.verify()
-        converter.write(target)
-        return target
-    for name, made in run(plan, tensors).items():
+    for name, made in run(plan, tensors, None, report).items():
         target[name].copy_(made.view(target[name].shape).view(target[name].dtype))
     return target
 
@@ -70,6 +74,8 @@ class _Torch:
         self.count = plan.experts[2] or 1
         self.factors: dict[tuple[str, int], tuple[float, int]] = {}
         self.ratios: dict[tuple[str, int], list[int]] = {}
+        self.lossy = {name for name, _ in plan.losses}
+        self.vanished: dict[tuple[str, int], list[torch.Tensor]] = {}
 
     def prepare(self) -> None:
         for check in self.plan.checks:
@@ -89,7 +95,14 @@ class _Torch:
             for expert in range(self._copies(info) if info.role == "k_perm" else 0):
                 self.sources.k_perm(source, info, expert)
 
+    def lost(self) -> list[Lost]:
+        """What `write` has lost to 0."""
+        found = {key: (int(torch.stack([mask.sum() for mask in masks]).sum()), sum(mask.numel() for mask in masks))
+                 for key, masks in self.vanished.items()}
+        return [Lost(name, self.plan.experts[1] + expert, count, of) for (name, expert), (count, of) in found.items() if count]
+
     def write(self, target: Mapping[str, torch.Tensor]) -> None:
+        self.vanished.clear()
         for program in self.plan.programs:
             info = self.plan.output[program.output]
             for expert, view in enumerate(buffers.experts_of(info, target[program.output], self._copies(info))):
@@ -174,6 +187,8 @@ class _Torch:
             factor, shift = self._factor(program, box.part, expert)
             made, bad = twin(program.recode, codes, zero=beside.get("zero_point"), scale=beside.get("scale"),
                              factor=beside.get("global_scale", factor), shift=shift, stepwise=self.stepwise)
+            if program.output in self.lossy:
+                self.vanished.setdefault((program.output, expert), []).append(written(box, vanished(program.recode, codes, made)))
         refuses = None if bad is None else first(bad)
         differs = None if target is None else _store(box, made, target)
         if differs is not None and (refuses is None or differs < refuses):
@@ -290,13 +305,9 @@ class _Torch:
         for expert in range(self.count):
             values = [float(decode(code_named("float32"), self.sources.codes(name, expert)[at]))
                       for name, at in reduction.globals]
-            try:
-                ratios = recodes.nvfp4_ratios(values, reduction.reciprocal)
-            except Unrepresentable as error:
-                raise refused(reduction.globals[0][0], f"expert {self.plan.experts[1] + expert}", str(error)) from None
-            self.ratios[reduction.name, expert] = ratios
+            powers = self.ratios[reduction.name, expert] = ratios(self.plan, reduction, values, expert)
             self.factors[reduction.name, expert] = (1 / values[0] if reduction.reciprocal else values[0], 0)
-            found = [top * 2.0 ** ratios[part] for part, top in self._tops(program, expert, signs=False)]
+            found = [top * 2.0 ** powers[part] for part, top in self._tops(program, expert, signs=False)]
             tops.append(max(found, default=0.0))
         for expert in range(self.count):
             folded = any(self.ratios[reduction.name, expert])
@@ -325,12 +336,9 @@ def _store(box: Box, made: torch.Tensor, target: torch.Tensor) -> int | None:
     """Write a box; of elements that share a target the first is written. Returns the first that differs from it."""
     if box.join:
         return first(box.target(target) != made)
-    shared = [at for at, loop in enumerate(box.loops) if loop[3] == 0]
-    if not shared:
+    stays = written(box, made)
+    if stays is made:
         copy(box.target(target), made)
         return None
-    written = made
-    for at in shared:
-        written = written.narrow(at, 0, 1)
-    alone(box).target(target).copy_(written)
-    return first(made != written)
+    alone(box).target(target).copy_(stays)
+    return first(made != stays)

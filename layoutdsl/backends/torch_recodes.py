@@ -46,6 +46,11 @@ def twin(recode: Recode, codes: torch.Tensor, *, zero: torch.Tensor | None = Non
     return _computed(recode, codes, factor, shift, stepwise)
 
 
+def vanished(recode: Recode, codes: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Which values other than 0 have become 0, as recodes.vanishes says."""
+    return (decode(code_named(recode.target), made) == 0) & (decode(code_named(recode.source), codes) != 0)
+
+
 def non_finite(code: Code, codes: torch.Tensor) -> torch.Tensor | None:
     """Which codes are NaN or infinite; None where the code has none."""
     if code.name == "e4m3":

@@ -40,6 +40,11 @@ class Job:
     def module(self) -> str:
         return self.unit.names.module
 
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(entry.size for entry in self.inputs.values())
+
 
 @dataclass(frozen=True)
 class Work:

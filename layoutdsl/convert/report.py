@@ -75,7 +75,8 @@ class Checked:
 class Report:
     """The outcome of one conversion; `str` is what the command prints.
 
-    peak: bytes of source and result that are in memory at once, beside what the backend needs. checked: None where no check was asked for.
+    peak: bytes of source and result that are in memory at once, beside what the backend needs. checked: None where no
+    check was asked for.
     """
 
     source: str
@@ -103,7 +104,7 @@ class Report:
         peaks = [entry.size for entry in work.copies]
         for job, ranks in zip(work.jobs, plans, strict=True):
             rows.setdefault((job.unit.key, id(ranks)), Row(ranks)).units.append(job.unit)
-            peaks.append(sum(entry.size for entry in job.inputs.values()) + max(map(size_of, ranks)))
+            peaks.append(job.size + max(map(size_of, ranks)))
         return Report(
             source,
             destination,
@@ -229,15 +230,19 @@ class Progress:
         self.total, self.done, self.start = total, 0, time.perf_counter()
         self.shown = sys.stderr.isatty()
 
-    def step(self, size: int, name: str) -> None:
+    def add(self, size: int) -> None:
+        """So many more bytes of the source are done with."""
         self.done += size
+
+    def at(self, name: str) -> None:
+        """This is what is worked on now."""
         if not self.shown:
             return
         rate = self.done / max(time.perf_counter() - self.start, 1e-9)
-        left = (self.total - self.done) / max(rate, 1)
+        left = f"{(self.total - self.done) / rate:.0f} s left" if rate else "starting"
         share = 100 * self.done // max(self.total, 1)
         size_text = f"{_bytes(self.done)} of {_bytes(self.total)}"
-        line = f"{share:3d} %  {size_text}  {_bytes(rate)}/s  {left:.0f} s left  {name}"
+        line = f"{share:3d} %  {size_text}  {_bytes(rate)}/s  {left}  {name}"
         sys.stderr.write(f"\r\x1b[K{line[:118]}")
         sys.stderr.flush()
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from layoutdsl import __version__
 from layoutdsl.convert.binding import Job, Work
 from layoutdsl.convert.checkpoint import Entry, Folder, read_header, read_tensor
 from layoutdsl.convert.planning import Planner, within
@@ -42,15 +41,10 @@ class Conversion:
         return zip(self.work.jobs, self.plans, strict=True)
 
     def progress(self) -> Progress:
-        inputs = (entry for job in self.work.jobs for entry in job.inputs.values())
-        return Progress(sum(entry.size for entry in (*inputs, *self.work.copies)))
+        return Progress(sum(part.size for part in (*self.work.jobs, *self.work.copies)))
 
-    def read(self, inputs: Mapping[str, Entry], progress: Progress, name: str) -> Tensors:
-        given: Tensors = {}
-        for key, entry in inputs.items():
-            given[key] = self.folder.read(entry.name)
-            progress.step(entry.size, name)
-        return given
+    def read(self, job: Job) -> Tensors:
+        return {name: self.folder.read(entry.name) for name, entry in job.inputs.items()}
 
     def run(self, job: Job, plan: Plan, given: Tensors) -> Tensors:
         try:
@@ -74,17 +68,20 @@ def write(conversion: Conversion, homes: Mapping[int, Path], rows: Mapping[str, 
             writers.append(Writer(home / FILE, described, metadata))
             stack.callback(writers[-1].abandon)
         for job, plans in conversion.jobs():
-            given = conversion.read(job.inputs, progress, job.unit.name)
+            progress.at(job.unit.name)
+            given = conversion.read(job)
             begin = time.perf_counter()
             for plan, writer in zip(plans, writers, strict=True):
                 for name, tensor in conversion.run(job, plan, given).items():
                     writer.write(output_name(job, plan, name), tensor)
             rows[job.unit.name].seconds += time.perf_counter() - begin
+            progress.add(job.size)
         for entry in conversion.work.copies:
+            progress.at(entry.name)
             tensor = conversion.folder.read(entry.name)
             for writer in writers:
                 writer.write(entry.name, tensor)
-            progress.step(entry.size, entry.name)
+            progress.add(entry.size)
         for writer, home in zip(writers, homes.values(), strict=True):
             writer.close()
             shutil.copyfile(conversion.folder.path / "config.json", home / "config.json")
@@ -119,7 +116,6 @@ def _described(
             described[name] = info.dtypes[0], info.full_shape
     metadata = {
         "format": "pt",
-        "layoutdsl.version": __version__,
         "layoutdsl.tp": str(conversion.planner.tp),
         "layoutdsl.rank": str(rank),
         "layoutdsl.units": json.dumps(units),
@@ -139,17 +135,19 @@ def check(conversion: Conversion, homes: Mapping[int, Path]) -> Checked:
         progress = conversion.progress()
         stack.callback(progress.close)
         for job, plans in conversion.jobs():
+            progress.at(f"checking {job.unit.name}")
             if why := next(filter(None, map(_no_way_back, plans)), None):
                 checked.left_out[job.unit.name] = why
                 continue
-            given = conversion.read(job.inputs, progress, f"checking {job.unit.name}")
+            given = conversion.read(job)
             for plan, header in zip(plans, headers, strict=True):
                 _compare(conversion, job, plan, given, header, checked)
+            progress.add(job.size)
         for entry in conversion.work.copies:
             for header in headers:
                 _same(entry.name, conversion.folder.read(entry.name), read_tensor(header[entry.name]))
                 checked.tensors += 1
-            progress.step(entry.size, entry.name)
+            progress.add(entry.size)
     return checked
 
 

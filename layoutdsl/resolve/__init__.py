@@ -1,7 +1,7 @@
 """A spec plus numbers: parameters, ranks, padding, and where each tensor's elements stand.
 
-This is the only stage that sees sizes from outside: `params` binds a spec's parameters, `matrices` cuts a module for one
-rank, `tensors` lays a format's tensors over a matrix, `padding` fits a matrix to a kernel.
+This is the only stage that sees sizes from outside: `params` binds a spec's parameters, `matrices` cuts a module for
+one rank, `tensors` lays a format's tensors over a matrix, `padding` fits a matrix to a kernel.
 """
 
 from layoutdsl.resolve import padding as _padding

@@ -24,7 +24,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one rank holds of one axis (or of one part's axis): [start, start + length) of `size`, stored as `padded`."""
+    """What one rank holds of an axis (or of one part's axis): [start, start + length) of `size`, stored as `padded`."""
 
     axis: str
     size: int
@@ -36,7 +36,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix of the module on one rank. `n` has a stretch per part; `n_padded` is the padded extent of all parts."""
+    """One matrix of the module on one rank. `n` has a stretch per part, `n_padded` is the extent of all, padded."""
 
     name: str
     parts: tuple[str, ...]

@@ -17,7 +17,7 @@ _MOST_KNOWN = 4096
 
 
 def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
-    """The matrices padded to the kernel's tiles: of all choices of a tile family per matrix, the fewest stored bytes."""
+    """The matrices padded to the kernel's tiles: of all tile families, the fewest stored bytes."""
     key = (id(kernel), tuple(params.items()), tuple(found), tuple(groups))
     if key not in _PADDED:
         if len(_PADDED) >= _MOST_KNOWN:
@@ -107,8 +107,8 @@ def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) ->
         return max(group, 0)
     if group < 0 or stored % group:
         raise LayoutError(
-            f"`{matrix.name}` has groups of {stored} along `{matrix.k.axis}`, which {'one group' if group < 0 else f'groups of {group}'} "
-            f"of kernel `{kernel.name}` would join",
+            f"`{matrix.name}` has groups of {stored} along `{matrix.k.axis}`, which "
+            f"{_shown(group)} of kernel `{kernel.name}` would join",
             code="LP124",
             name="groups-joined",
             help=f"the kernel's groups must divide {stored}; leave target.group out to keep them",
@@ -123,12 +123,15 @@ def taken(kernel: Kernel, matrix: Matrix, group: int) -> int:
     if group in kernel.accepts.groups:
         return max(group, 0)
     raise LayoutError(
-        f"`{matrix.name}` has {'one group' if group < 0 else f'groups of {group}'} along `{matrix.k.axis}`, which kernel "
-        f"`{kernel.name}` does not take",
+        f"`{matrix.name}` has {_shown(group)} along `{matrix.k.axis}`, which kernel `{kernel.name}` does not take",
         code="LP123",
         name="group-not-taken",
         help="it takes " + ", ".join("one group (-1)" if g == -1 else str(g) for g in kernel.accepts.groups),
     )
+
+
+def _shown(group: int) -> str:
+    return "one group" if group < 0 else f"groups of {group}"
 
 
 def _own_group(accepted: Sequence[int], stored: int, inside: bool) -> int:
@@ -141,8 +144,8 @@ def _group_cut(matrix: Matrix, group: int) -> LayoutError:
     k = matrix.k
     fits = next(c for c in range(k.size // k.length, 0, -1) if k.size % c == 0 and (c == 1 or k.size // c % group == 0))
     return LayoutError(
-        f"`{matrix.name}`: {k.size // k.length} tensor-parallel ranks cut axis `{k.axis}` of {k.size} elements through a "
-        f"group of {group}: each holds {k.length}",
+        f"`{matrix.name}`: {k.size // k.length} tensor-parallel ranks cut axis `{k.axis}` of {k.size} elements "
+        f"through a group of {group}: each holds {k.length}",
         code="LP122",
         name="group-cut",
         help=f"{fits} tensor-parallel rank{'s keep' if fits > 1 else ' keeps'} every group whole",

@@ -64,10 +64,8 @@ def _default(param: Param) -> ParamValue:
 def _checked(spec: str, name: str, param: Param, value: ParamValue) -> ParamValue:
     if param.type == "bool" and isinstance(value, bool):
         return value
-    number = isinstance(value, int) and not isinstance(value, bool)
-    if param.type in ("int", "group") and number and (not param.values or value in param.values):
-        if 0 < value <= MAX_EXTENT or (param.type == "group" and value == -1):
-            return value
+    if param.type in ("int", "group") and _is_extent(param, value) and (not param.values or value in param.values):
+        return value
     if param.type == "values" and any(value == allowed and type(value) is type(allowed) for allowed in param.values):
         return value
     if param.type == "names" and isinstance(value, str):
@@ -87,3 +85,9 @@ def _checked(spec: str, name: str, param: Param, value: ParamValue) -> ParamValu
         name="parameter-value",
         help=f"expected {expected}",
     )
+
+
+def _is_extent(param: Param, value: ParamValue) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return 0 < value <= MAX_EXTENT or (param.type == "group" and value == -1)
