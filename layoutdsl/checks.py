@@ -5,7 +5,7 @@ Everything here reads the validated model and the text's spans; numbers are reso
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from layoutdsl import source
@@ -41,8 +41,12 @@ def validated(tree: Tree) -> Spec:
     assert isinstance(spec, Spec)
     found = list(_format(spec, tree) if isinstance(spec, Format) else _module(spec, tree))
     if found:
-        raise LayoutError.of(found)
+        raise LayoutError.of(sorted(found, key=_place))
     return spec
+
+
+def _place(finding: Diagnostic) -> tuple[int, int]:
+    return (finding.span.line, finding.span.column) if finding.span else (0, 0)
 
 
 def _module(spec: Spec, tree: Tree) -> Iterator[Diagnostic]:
@@ -108,7 +112,7 @@ def _roles(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
             )
         seen[tensor.role] = key
         counts = tensor.role in ("codes", "zero_point", "scale", "global_scale")
-        if counts and key not in used:
+        if counts and key not in used and not _mistyped(key, used - spec.tensors.keys()):
             yield tree.diagnostic(
                 "LD107",
                 "value-incomplete",
@@ -177,8 +181,9 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
                 within=(item.start, item.end),
                 help="write (e) where all experts share one value",
             )
+    strangers = [item.name for item in order if item.role != "one" and item.name not in (*known, "e", "p")]
     for name in known:
-        if name not in present:
+        if name not in present and not _mistyped(name, strangers):
             yield tree.diagnostic(
                 "LD101",
                 "digit-missing",
@@ -186,6 +191,11 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
                 place,
                 help=f"store it, or write ({name}) where its elements share one stored value",
             )
+
+
+def _mistyped(name: str, strangers: Iterable[str]) -> bool:
+    """Whether one of the unknown names is likely meant to be this one, so that one finding is enough."""
+    return any(did_you_mean(stranger, [name]) for stranger in strangers)
 
 
 def _expressions(tensor: Tensor, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Expr]]:

@@ -124,10 +124,7 @@ class Code:
                 raise Unrepresentable(f"{shown} is no power of two that {self.name} holds")
             return code
         if self.kind != "float":
-            whole = round(value) + self.bias
-            if whole - self.bias != value or not 0 <= whole < 1 << self.bits:
-                raise Unrepresentable(f"{value!r} is no integer that {self.name} holds")
-            return whole
+            return self._encode_integer(value)
         if math.copysign(1.0, value) < 0 and not self.sign:
             if value == 0:
                 return 0
@@ -139,6 +136,14 @@ class Code:
         if code >= self._limit:
             raise Unrepresentable(f"{value!r} is beyond {self.top!r}, the largest {self.name}")
         return code | (1 << (self.bits - 1) if math.copysign(1.0, value) < 0 else 0)
+
+    def _encode_integer(self, value: float) -> int:
+        whole, low = round(value), -(1 << (self.bits - 1)) if self.kind == "signed" else -self.bias
+        if whole != value or not low <= whole < low + (1 << self.bits):
+            raise Unrepresentable(f"{value!r} is no integer that {self.name} holds")
+        if self.kind == "nibble":
+            return whole if whole >= 0 else 15 - self.bias - whole
+        return whole - low if self.kind == "integer" else whole & ((1 << self.bits) - 1)
 
     def _magnitude(self, magnitude: float) -> int:
         _, exponent = math.frexp(magnitude)

@@ -439,7 +439,12 @@ class _Builder:
         return start if sides(self.request)[0].mode == "whole" or not group else start % group
 
     def _inner_order(self, pair: Pair) -> Stored | None:
-        """The order of this matrix' n, where another matrix of the module has it as its sorted k."""
+        """The order of this matrix' n, where another matrix of the module has it as its sorted k.
+
+        An axis seen outside keeps its order as outputs; only the input of the matrix that sorts it is gathered.
+        """
+        if pair.matrix.n[0].axis in self.request.module.visible:
+            return None
         for other in self.pairs:
             if other is not pair and other.matrix.k.axis == pair.matrix.n[0].axis:
                 return self.orders[other.matrix.name]

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from layoutdsl import peer, source
 from layoutdsl.compile import compile_plan
@@ -58,14 +60,48 @@ def _json(path: Path, kind: type) -> Any:
 
 def cases(folder: Path, *, backend: str = "torch", specs: Sequence[str] = ()) -> Iterator[Outcome]:
     """Run every case of the folder's index."""
-    for case in index(folder).get("cases", []):
-        name = str(case.get("id", "?"))
+    found = index(folder).get("cases")
+    if not isinstance(found, list):
+        raise LayoutError(f"`{folder / 'index.json'}` lists no cases", code="LP180", name="no-cases")
+    for at, case in enumerate(found):
+        name = str(case.get("id", f"case {at}")) if isinstance(case, dict) else f"case {at}"
         try:
-            yield Outcome(name, _wrong(folder, case, backend, specs))
+            yield Outcome(name, _wrong(folder, _valid(case), backend, specs))
         except LayoutError as error:
             yield Outcome(name, error.message)
-        except KeyError as error:
-            yield Outcome(name, f"the case states no {error}")
+
+
+class Case(BaseModel):
+    """What a case must state; what else it says is left alone."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    kind: str
+    format: str
+    target: str
+    param_dtype: str
+    file: str
+    sha256: str
+    group: int = -1
+    padded: dict[str, int]
+    tensors: dict[str, Any]
+    shards: int | list[int] | None = None
+    block: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
+    N: int | None = None
+    K: int | None = None
+    E: int | None = None
+    I: int | None = None  # noqa: E741 - the cases' own names
+    H: int | None = None
+    K_full: int | None = None
+    ranks: int = 1
+
+
+def _valid(case: Any) -> dict[str, Any]:
+    try:
+        return Case.model_validate(case).model_dump(exclude_none=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the case"
+        raise LayoutError(f"`{place}` of the case: {first['msg'].lower()}", code="LP181", name="bad-case") from None
 
 
 def _wrong(folder: Path, case: Mapping[str, Any], backend: str, specs: Sequence[str]) -> str | None:
@@ -93,23 +129,33 @@ def _wrong(folder: Path, case: Mapping[str, Any], backend: str, specs: Sequence[
 
 def read(folder: Path, case: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors of one case, after checking the file's sha256 against the index."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = folder / str(case["file"])
+    path = _checked(folder, str(case["file"]), str(case["sha256"]))
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise LayoutError(f"`{case['file']}` is no safetensors file: {error}", code="LP181", name="bad-case") from None
+
+
+def _checked(folder: Path, file: str, sha256: str) -> Path:
+    """The path of a file of the folder whose content has that digest."""
+    path = folder / file
     if path.resolve().parent != folder.resolve():
-        raise LayoutError(f"`{case['file']}` is no file of this folder", code="LP181", name="bad-case")
+        raise LayoutError(f"`{file}` is no file of this folder", code="LP181", name="bad-case")
     try:
         raw = path.read_bytes()
     except OSError:
-        raise LayoutError(f"`{case['file']}` cannot be read", code="LP181", name="bad-case") from None
-    if hashlib.sha256(raw).hexdigest() != case["sha256"]:
+        raise LayoutError(f"`{file}` cannot be read", code="LP181", name="bad-case") from None
+    if hashlib.sha256(raw).hexdigest() != sha256:
         raise LayoutError(
-            f"`{case['file']}` does not have the sha256 of the index",
+            f"`{file}` does not have the sha256 of the index",
             code="LP181",
             name="bad-case",
             help="copy the folder anew",
         )
-    return load_file(path)
+    return path
 
 
 def compiled(case: Mapping[str, Any], tensors: Mapping[str, Any], specs: Sequence[str] = ()) -> Plan:
@@ -193,15 +239,27 @@ def _entry(table: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 def policy(folder: Path) -> Iterator[Outcome]:
-    """Every row of policy.json against the rules of data/peer.yaml; only wrong rows are named one by one."""
-    for name, table in _json(folder / "policy.json", dict).items():
-        if not isinstance(table, dict) or "rows" not in table:
-            continue
-        if name not in peer.tables():
-            yield Outcome(f"policy {name}", "no rule is known for this table")
-            continue
-        for row in table["rows"]:
-            given = dict(zip(table["columns"], row))
-            made = peer.policy(name, given)
-            wrong = {column: value for column, value in made.items() if int(given[column]) != value}
-            yield Outcome(f"policy {name} {row}", f"the rule says {wrong}" if wrong else None)
+    """Every row of the folder's policy tables against the rules of data/peer.yaml; one outcome per row."""
+    stated = index(folder).get("policy")
+    if stated is None:
+        return
+    try:
+        path = _checked(folder, str(stated["file"]), str(stated["sha256"]))
+        for name, table in _json(path, dict).items():
+            if isinstance(table, dict) and "rows" in table:
+                yield from _table_rows(name, table)
+    except LayoutError as error:
+        yield Outcome("policy", error.message)
+    except (TypeError, KeyError, ValueError) as error:
+        yield Outcome("policy", f"the tables are malformed: {error}")
+
+
+def _table_rows(name: str, table: Mapping[str, Any]) -> Iterator[Outcome]:
+    if name not in peer.tables():
+        yield Outcome(f"policy {name}", "no rule is known for this table")
+        return
+    for row in table["rows"]:
+        given = dict(zip(table["columns"], row))
+        made = peer.policy(name, given)
+        wrong = {column: value for column, value in made.items() if int(given[column]) != value}
+        yield Outcome(f"policy {name} {row}", f"the rule says {wrong}" if wrong else None)

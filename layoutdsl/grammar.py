@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layoutdsl.errors import did_you_mean
 
@@ -225,9 +225,9 @@ def _unary(reader: _Reader) -> Expr:
     if token.text == "(":
         reader.enter()
         inner = _expr(reader)
-        reader.expect(")")
+        close = reader.expect(")")
         reader.leave()
-        return inner
+        return replace(inner, start=token.start, end=close.end)
     if token.kind == "int":
         if len(token.text) > 18:
             reader.fail("expected a number of at most 18 digits", token)
@@ -318,7 +318,7 @@ def _split_digit(reader: _Reader, *, first: bool) -> SplitDigit:
         )
     token = reader.peek()
     size = _unary(reader) if token.text == "(" or token.kind in ("int", "name") else reader.fail("expected a size")
-    return SplitDigit(name.text, size, name.start, token.end)
+    return SplitDigit(name.text, size, name.start, size.end)
 
 
 @dataclass(frozen=True, slots=True)

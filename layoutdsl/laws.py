@@ -1,19 +1,19 @@
 """The arithmetic of proofs: whether a run follows a chain, and whether a set of runs covers what it should.
 
-Nothing here knows how runs are made. Coverage along one axis is an identity of intervals where runs are unbroken, and
-else, as for addresses, one of polynomials, tested at a point drawn from the plan's own digest: the sum of z^address over
-all elements must equal 1 + z + ... + z^(total - 1). A false one passes with a probability below 2^-80. Either costs a
-few operations per loop, whatever the extents.
+Nothing here knows how runs are made. Coverage along one axis is a comparison of intervals where runs are unbroken. Else,
+and for addresses, it is an identity of polynomials, tested at a point drawn from the plan's own digest: the sum of
+z^address over all elements must equal 1 + z + ... + z^(total - 1). A false one passes with a probability below 2^-80.
+Either costs a few operations per loop, whatever the extents.
 
-The sum of polynomials tells addresses apart only below the order of z; so callers first bound what they add up.
+Powers of z repeat, at the latest after PRIME - 1 of them; so callers first bound the numbers that they add up.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
 
 from layoutdsl.layout import Chain, Run, View
 
@@ -112,7 +112,7 @@ def span(run: Run) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def floors(chain: Chain) -> tuple[tuple[int, int], ...]:
-    """(weight w, factor f) of a chain, such that A(x) = sum of f * (x // w). Digits that continue the one below vanish."""
+    """(weight w, factor f) such that A(x) = sum of f * (x // w); digits that continue the one below them vanish."""
     found: list[tuple[int, int]] = []
     carried = 0
     for weight, extent, stride in chain.digits:
@@ -125,9 +125,9 @@ def floors(chain: Chain) -> tuple[tuple[int, int], ...]:
 def follows(run: Run, view: View, column: int) -> int | None:
     """Whether a run's column is the view's address at every element; None if so, else the coordinate where it is not.
 
-    x // w is affine along the loops if each steps by multiples of w, or stays, with all other such loops together, below
-    the next multiple; then steps are compared as numbers. Where it is not, elements are compared one by one; a run that
-    is both irregular and long counts as wrong. Requires loops that go forward.
+    x // w is affine along the loops if each steps by multiples of w, or stays, with all other such loops together,
+    below the next multiple; then steps are compared as numbers. Where it is not, elements are compared one by one; a
+    run that is both irregular and long counts as wrong. Requires loops that go forward.
     """
     digits = floors(view.chain)
     start = view.offset + view.step * run.x
@@ -159,7 +159,7 @@ def _compared(run: Run, view: View, column: int) -> int | None:
     """The same, element by element."""
     start = first(run, column)
     ends = ((run.x + (loop[0] - 1) * loop[X], start + (loop[0] - 1) * loop[column]) for loop in run.loops)
-    for x, address in chain((*ends,), islice(_elements(run, column), MOST_IRREGULAR)):
+    for x, address in itertools.chain(ends, itertools.islice(_elements(run, column), MOST_IRREGULAR)):
         if view.at(x) != address:
             return x
     return None if size(run) <= MOST_IRREGULAR else run.x

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from layoutdsl import checks, source
 from layoutdsl.errors import LayoutError, did_you_mean
@@ -87,9 +88,20 @@ def spec_of(text: str, file: str) -> Spec:
     return _known(source.read(text, file))
 
 
+def spec_of_data(data: dict[str, Any]) -> Spec:
+    """A spec from plain data that a program made; nothing but its schema is checked."""
+    kind = next(kind for kind in KINDS if kind in data)
+    return _register(KINDS[kind].model_validate(data), repr(data))
+
+
 def _known(tree: source.Tree) -> Spec:
-    spec = checks.validated(tree)
-    text = hashlib.sha256("\n".join(tree.lines).encode()).hexdigest()
+    return _register(checks.validated(tree), "\n".join(tree.lines))
+
+
+def _register(spec: Spec, content: str) -> Spec:
+    text = hashlib.sha256(content.encode()).hexdigest()
+    if text in _BY_DIGEST:
+        return _BY_DIGEST[text]
     _DIGESTS[id(spec)] = (spec, text)
     _BY_DIGEST[text] = spec
     return spec

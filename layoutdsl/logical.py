@@ -7,12 +7,15 @@ two plans say that the spec stores each element once and means what it says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.compile import compile_plan
-from layoutdsl.library import spec_of
+from layoutdsl.library import spec_of_data
 from layoutdsl.model import Checkpoint, Format, Kernel, Module, ParamValue, Spec
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
+
+VALUED = ("codes", "zero_point", "scale", "global_scale")
+"""Roles of the tensors that a weight's value is made of."""
 
 Entry = Mapping[str, "ParamValue | tuple[int, ...]"]
 """Sizes and parameters of one line of a spec's `try`."""
@@ -31,6 +34,8 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     params = {name: value for name, value in entry.items() if name not in ("n", "k")}
     for module, sizes, parts in _settings(spec, n, k):
         bound = bind(spec, {**params, **parts})  # pyright: ignore[reportArgumentType]
+        outputs, inputs = Stretch("n", n, 0, n, n), Stretch("k", k, 0, k, k)
+        tensors(Side(spec, bound, "whole"), Matrix("m", (), (outputs,), inputs, "part", n, None, True))
         form = logical_form(spec, bound)
         own = {f"source.{name}": value for name, value in bound.items()}
         back = {f"target.{name}": value for name, value in bound.items()}
@@ -47,58 +52,55 @@ def _settings(spec: Format, n: int, k: int) -> list[tuple[str, dict[str, int], d
 
 def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
     """The logical form of a format with bound parameters, itself a spec: same codes, same meaning, plain order."""
-    stretch = Stretch("n", 64, 0, 64, 64)
-    many = Matrix("m", (), (stretch,), Stretch("k", 1 << 20, 0, 1 << 20, 1 << 20), "part", 64, None, True)
-    found = tensors(Side(spec, dict(params), "whole"), many)
-    lines = [
-        'version: "1"',
-        f"checkpoint: logical_{spec.name}",
-        f"doc: the logical form of {spec.name}",
-        "source: itself",
-        "params:",
-        "  group: {type: group, default: -1}",
-        "  dtype: [float16, bfloat16]",
-        "  act_order: {type: bool, default: false}",
-        "parts: {stored: [apart], orders: [[gate, up]]}",
-        "tensors:",
-    ]
-    lines += [line for tensor in found for line in _tensor(tensor)]
-    factors = [
-        tensor.name.removeprefix("m.")
-        for tensor in found
-        if tensor.role in ("codes", "zero_point", "scale", "global_scale")
-    ]
-    lines += [f'value: "{" * ".join(factors)}"', "try: [{n: 64, k: 128}]"]
-    form = spec_of("\n".join(lines), f"logical form of {spec.name}")
+    # So long a k that every tensor which some k calls for is there; sizes that cannot be are found before, at the true k.
+    stretch, inputs = Stretch("n", 64, 0, 64, 64), Stretch("k", 1 << 20, 0, 1 << 20, 1 << 20)
+    matrix = Matrix("m", (), (stretch,), inputs, "part", 64, None, True)
+    found = {t.name.removeprefix("m."): t for t in tensors(Side(spec, dict(params), "whole"), matrix)}
+    form = spec_of_data(
+        {
+            "version": "1",
+            "checkpoint": f"logical_{spec.name}",
+            "doc": f"the logical form of {spec.name}",
+            "source": "itself",
+            "params": {
+                "group": {"type": "group", "default": -1},
+                "dtype": ["float16", "bfloat16"],
+                "act_order": {"type": "bool", "default": False},
+            },
+            "parts": {"stored": ["apart"], "orders": [["gate", "up"]]},
+            "tensors": {name: _tensor(tensor) for name, tensor in found.items()},
+            "value": " * ".join(name for name, tensor in found.items() if tensor.role in VALUED),
+            "try": [{"n": 64, "k": 128}],
+        }
+    )
     assert isinstance(form, Checkpoint)
     return form
 
 
-def _tensor(tensor: Stored) -> list[str]:
+def _tensor(tensor: Stored) -> dict[str, Any]:
     """A tensor with every element apart; biases keep their n, orders their k, and one value for all stays one."""
-    split = ""
-    order = {
-        "bias": "n (k)",
-        "act_order": "k (n)",
-        "weight_shape": "(n k)",
-        "input_scale": "(n k)",
-        "global_scale": "(n k)",
-    }.get(tensor.role, "n, k")
-    dtype = next(
-        dtype
-        for dtype in ("uint8", tensor.dtypes[0])
-        if DTYPE_BITS[dtype] >= tensor.code.bits or tensor.role == "weight_shape"
-    )
+    made: dict[str, Any] = {
+        "role": tensor.role,
+        "code": tensor.code.name,
+        "scaled": tensor.scaled,
+        "plus": tensor.plus,
+        "reciprocal": tensor.reciprocal,
+        "dtype": tensor.dtypes[0] if tensor.code.bits > 8 else "uint8",
+        "order": _ORDERS.get(tensor.role, "n, k") if tensor.experts != "shared" else "(e n k)",
+    }
     if tensor.code.bits == 4:
-        split, order = 'split: "k = kb k0:2", ', "n, kb {k0}"
-    dtype = tensor.dtypes[0] if tensor.role in ("weight_shape", "act_order") else dtype
-    if tensor.experts == "shared":
-        order = "(e n k)"
-    shape = "shape: [2], " if tensor.role == "weight_shape" else ""
-    flags = f"scaled: {tensor.scaled}, plus: {tensor.plus}, reciprocal: {str(tensor.reciprocal).lower()}"
+        made |= {"split": "k = kb k0:2", "order": "n, kb {k0}"}
+    if tensor.role == "weight_shape":
+        made["shape"] = [2]
     if tensor.derive:
-        flags += f", derive: {tensor.derive}"
-    return [
-        f"  {tensor.name.removeprefix('m.')}: {{role: {tensor.role}, dtype: {dtype}, code: {tensor.code.name}, "
-        f'{split}order: "{order}", {shape}{flags}}}'
-    ]
+        made["derive"] = tensor.derive
+    return made
+
+
+_ORDERS = {
+    "bias": "n (k)",
+    "act_order": "k (n)",
+    "weight_shape": "(n k)",
+    "input_scale": "(n k)",
+    "global_scale": "(n k)",
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.model import Format, Kernel, Module, ParamValue
 from layoutdsl.plan import Extent, TensorInfo
 from layoutdsl.recodes import Habits
@@ -118,7 +119,37 @@ def _padded(request: Request, kernel: Side, found: Sequence[Matrix], groups: Seq
             continue
         n = tuple(replace(s, padded=request.padded.get(axis, s.length)) for s in matrix.n)
         imposed.append(replace(wide, n=n, k=k, n_padded=sum(s.padded for s in n)))
+    for axis in request.padded:
+        if axis not in request.module.axes:
+            raise LayoutError(
+                f"module `{request.module.name}` has no axis `{axis}` to pad",
+                code="LP111",
+                name="sizes",
+                help=did_you_mean(axis, request.module.axes) or f"its axes: {', '.join(request.module.axes)}",
+            )
+    for matrix, group in zip(imposed, groups):
+        _check_imposed(kernel.format, matrix, group)
     return tuple(imposed)
+
+
+def _check_imposed(kernel: Kernel, matrix: Matrix, group: int) -> None:
+    """Padded extents that the caller imposes must hold the matrix, whole groups and a tile of the kernel."""
+    k, n, least = matrix.k, matrix.n_padded, matrix.n_length
+    wrong = ""
+    if k.padded < k.length or n < least or any(s.padded < s.length for s in matrix.n):
+        wrong = f"which is less than its {least} x {k.length}"
+    elif group and k.padded > group and k.padded % group:
+        wrong = f"and `{k.axis}` is no multiple of its groups of {group}"
+    elif not any(n % tile.n == 0 and k.padded % tile.k == 0 for tile in kernel.accepts.tiles):
+        tiles = " or ".join(f"{tile.n} x {tile.k}" for tile in kernel.accepts.tiles)
+        wrong = f"which fits no tile of kernel `{kernel.name}` ({tiles})"
+    if wrong:
+        raise LayoutError(
+            f"`{matrix.name}` would be padded to {n} x {k.padded} (`{matrix.n[0].axis}` x `{k.axis}`), {wrong}",
+            code="LP125",
+            name="padded-extents",
+            help="impose other extents, or leave `padded` out",
+        )
 
 
 def extents_of(matrix: Matrix) -> Iterator[Extent]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from checkpoints import Format, nearest
+from checkpoints import Format, nearest, rows_of
 from decoders import marlin
 from decoders.numbers import FLOAT, f32
 
@@ -55,6 +55,7 @@ class Job:
     names: tuple = ("q", "k", "v")
     dtype: str = ""
     params: dict = field(default_factory=dict)
+    padded: dict = field(default_factory=dict)
     tp: int = 1
     rank: int = 0
     ep: int = 1
@@ -76,7 +77,7 @@ class Job:
         if self.module in ("linear_fused", "moe_gated"):
             params |= {"source.parts": self.stored[0], "target.parts": self.stored[1]}
         return compile_plan(self.source.spec, self.kernel, self.module, self.sizes, params=params | self.params, tp=self.tp,
-                            rank=self.rank, ep=self.ep, ep_rank=self.ep_rank)
+                            rank=self.rank, ep=self.ep, ep_rank=self.ep_rank, padded=self.padded)
 
     # the module, in our own words -----------------------------------------------------------------------------------
 
@@ -223,6 +224,16 @@ def check(job: Job, rng=None, tensors: dict[str, list] | None = None) -> dict[st
     return made
 
 
+def compare(job: Job, plan: Plan, tensors: dict[str, list], made: dict[str, np.ndarray]):
+    """(matrix, expert, what the source holds, what the target holds) of each matrix of the rank, parts stacked."""
+    for matrix in job.matrices:
+        for at, expert in enumerate(job.held):
+            want = job.logical(tensors, matrix, expert, job.source.decode)
+            places = np.concatenate(rows(job, plan, matrix, [len(part) for part in want]))
+            want = np.concatenate(want)
+            yield matrix, expert, want, stored(job, plan, made, matrix, at)[places, : want.shape[1]]
+
+
 def _check_matrix(job, plan, tensors, made, matrix, at, expert):
     exact = job.logical(tensors, matrix, expert, job.source.decode)
     found = stored(job, plan, made, matrix, at)
@@ -283,7 +294,7 @@ def _check_bias(job, tensors, made, matrix, at, expert, places, n):
     assert (f"{matrix.name}.bias" in made) == bool(job.source.bias)
     if not job.source.bias:
         return
-    values = job.logical(tensors, matrix._replace(k=1), expert, _bias(job, matrix))
+    values = job.logical(tensors, matrix, expert, _bias(job.source))
     want = np.zeros(n)
     for part, place in zip(values, places):
         want[place] = nearest(part[:, 0], job.dtype) if matrix.cut != "k" or job.rank == 0 or job.tp == 1 else 0
@@ -292,12 +303,11 @@ def _check_bias(job, tensors, made, matrix, at, expert, places, n):
     np.testing.assert_array_equal(got, want)
 
 
-def _bias(job, matrix):
+def _bias(source: Format):
     """Decodes a bias as if it were a matrix with k copies of it."""
 
     def decode(tensors, widths, k, *, alternating):
-        wide = np.repeat(FLOAT[job.source.dtype](tensors["bias"])[:, None], matrix.k, axis=1)
-        return [wide[part :: len(widths)] for part in range(len(widths))] if alternating else np.split(wide, np.cumsum(widths)[:-1])
+        return rows_of(np.repeat(FLOAT[source.dtype](tensors["bias"])[:, None], k, axis=1), widths, alternating)
 
     return decode
 

@@ -286,7 +286,7 @@ Losses
   none: every value is exact, or refused
 
 Duties of the caller
-  linear: pad its input along k with zeros, 0 before and 48 after
+  linear: pad its input along k with 0 zeros before and 48 after
   linear: keep the first 200 of its outputs along n
 """
 

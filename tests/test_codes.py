@@ -124,12 +124,7 @@ def finite(code: Code) -> list[int]:
     return [at for at in range(1 << code.bits) if math.isfinite(code.decode(at))]
 
 
-# Codes whose negative values `encode` does not know yet; strict, so that a fix shows up here.
-UNSIGNED_ONLY = pytest.mark.xfail(reason="encode knows no nibbles and no negative integers", strict=True)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=UNSIGNED_ONLY) if name in ("n4b8", "int16") else name for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_encode_undoes_decode(name: str) -> None:
     code = code_named(name)
     for at in finite(code):

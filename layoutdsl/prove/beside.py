@@ -1,0 +1,129 @@
+"""The laws on what stands beside the programs: reductions, checks of the data, the caller's duties, stated losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from layoutdsl import laws, recodes
+from layoutdsl.plan import Check, Duty, Reduction
+from layoutdsl.prove.given import Given, Pair, broken
+from layoutdsl.prove.moves import NOWHERE, complete, stand
+from layoutdsl.resolve import Stored
+
+Expected = tuple[str, str, tuple[int, ...], str, str]
+"""Kind, tensor, what is expected, the other tensor and the reason of a check."""
+
+
+def prove_beside(given: Given) -> None:
+    """All laws on what is no program."""
+    plan = given.plan
+    if plan.reductions != tuple(_reductions(given)):
+        broken("value", "the reductions are not those that the scales' recodes need")
+    if plan.losses != tuple(_losses(given)):
+        broken("value", "the stated losses are not those of the recodes")
+    _checks(given)
+    duties = tuple(_duties(given))
+    if plan.duties != duties:
+        broken("duties", "they are " + ("; ".join(map(str, duties)) or "none"))
+
+
+def _reductions(given: Given) -> Iterator[Reduction]:
+    recode_of = {program.output: program.recode.name for program in given.plan.programs}
+    for pair in given.pairs:
+        for tensor in pair.target.get("scale", ()):
+            name, kind = pair.matrix.name, recode_of[tensor.name]
+            if kind == "nvfp4_scale":
+                yield _nvfp4(given, pair, tensor)
+            if kind == "int16_scale":
+                yield Reduction(f"{name}.largest", "largest", tensor.name, "tensor")
+
+
+def _nvfp4(given: Given, pair: Pair, tensor: Stored) -> Reduction:
+    held = [pair.holder("global_scale", part) for part in pair.parts]
+    found = [holder for holder in held if holder is not None]
+    if len(found) < len(held):
+        broken("value", "the source has no global scale", tensor.name)
+    globals_ = tuple((holder.name, holder.view(part)[0].at(0)) for part, holder in enumerate(found))
+    scope, reciprocal = given.plan.habits.nvfp4_factor, found[0].reciprocal
+    return Reduction(f"{pair.matrix.name}.nvfp4", "nvfp4", tensor.name, scope, globals_, reciprocal)
+
+
+def _losses(given: Given) -> Iterator[tuple[str, str]]:
+    inverts = {reduction.name: reduction.reciprocal for reduction in given.plan.reductions}
+    for program in given.plan.programs:
+        if text := recodes.loss(program.recode, inverts.get(program.reduction, False)):
+            yield program.output, text
+
+
+def _duties(given: Given) -> Iterator[Duty]:
+    for pair in given.pairs:
+        m = pair.matrix
+        n, k = m.n[0].axis, m.k.axis
+        if given.orders[m.name] is not None and given.seen(k):
+            yield Duty("gather_input", m.name, k, tensor=f"{m.name}.k_perm")
+        if given.pads and given.seen(k) and m.k.padded > m.k.length:
+            yield Duty("pad_input", m.name, k, rest=m.k.padded - m.k.length)
+        if given.pads and given.seen(n) and m.n_padded > m.n_length:
+            yield Duty("slice_output", m.name, n, length=m.n_length)
+        if m.k.cut:
+            yield Duty("sum_over_ranks", m.name, k)
+
+
+# --- checks of the data -----------------------------------------------------------------------------------------------
+
+
+def _checks(given: Given) -> None:
+    expected = [(pair, tensor, check) for pair in given.pairs for tensor, check in _needed(given, pair)]
+    stated = [(check.kind, check.tensor, check.expect, check.other, check.why) for check in given.plan.checks]
+    if stated != [check for _, _, check in expected]:
+        broken("value", "the checks on the data are not those that this pair of formats needs")
+    for check, (pair, tensor, _) in zip(given.plan.checks, expected):
+        _looks_everywhere(given, pair, tensor, check)
+
+
+def _needed(given: Given, pair: Pair) -> Iterator[tuple[Stored, Expected]]:
+    """What the target cannot say must hold in the source: one zero point for all, its shape, its order."""
+    codes, whole, k = pair.first("target", "codes"), given.source.mode == "whole", pair.matrix.k
+    if codes is not None and "zero_point" not in pair.target:
+        bias = codes.code.bias
+        for t in pair.source.get("zero_point", ()):
+            why = f"the target is symmetric: every zero point must be {bias}"
+            yield t, ("equal", t.name, (bias - t.plus,), "", why)
+    for t in pair.source.get("weight_shape", ()):
+        stretches = (*(pair.matrix.n[part] for part in t.parts), k)
+        *n, last = (s.size if whole else s.length for s in stretches)
+        yield t, ("shape", t.name, (sum(n), last), "", "the stored shape must be the matrix'")
+    first = pair.first("source", "act_order")
+    for t in pair.source.get("act_order", ()):
+        group = given.group("source")
+        if not given.source.params.get("act_order"):
+            phase = k.start if whole or not group else k.start % group
+            yield (
+                t,
+                (
+                    "order",
+                    t.name,
+                    (group, phase),
+                    "",
+                    "the weights are declared in file order: g_idx must be k // group",
+                ),
+            )
+        elif t is not first and first is not None and given.orders[pair.matrix.name] is not None:
+            yield t, ("same", t.name, (), first.name, "the parts of one fused matrix must have the same order")
+
+
+def _looks_everywhere(given: Given, pair: Pair, tensor: Stored, check: Check) -> None:
+    if check.kind == "shape":
+        if check.moves:
+            broken("meaning", "a shape is not moved", tensor.name)
+        return
+    complete(given, pair, check.moves, tensor.parts, tensor.name)
+    for move in check.moves:
+        plain = move.kind == "data" and not move.pad and not move.reason and not move.gather_n and not move.gather_k
+        if not plain or any(run.join for run in (*move.n, *move.k)):
+            broken("meaning", "a check reads the source as it lies", tensor.name)
+        stand((*move.n, *move.k), NOWHERE, laws.DST, tensor.name, "n or k")
+        for run in move.n:
+            stand((run,), tensor.view(run.part)[0], laws.SRC, tensor.name, "n")
+        for view in dict.fromkeys(tensor.view(run.part)[1] for run in move.n):
+            stand(move.k, view, laws.SRC, tensor.name, "k")

@@ -1,0 +1,306 @@
+"""What a plan says it is, held against the specs it names: the law `header`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NoReturn
+
+from layoutdsl.errors import LayoutError
+from layoutdsl.laws import PRIME, Point
+from layoutdsl.library import recall
+from layoutdsl.model import Format, Kernel, Module, Spec
+from layoutdsl.plan import Extent, Plan, TensorInfo, params_of
+from layoutdsl.plan import Side as PlanSide
+from layoutdsl.resolve import MAX_EXTENT, Matrix, Side, Stored, bind, matrices, pad, tensors, with_extents
+
+HABITS = {"pads": ("neutral", "zero"), "nvfp4_factor": ("expert", "tensor"), "int16": ("nearest", "stepwise")}
+
+
+def broken(law: str, message: str, tensor: str = "") -> NoReturn:
+    of = f"`{tensor}`: " if tensor else ""
+    raise LayoutError(
+        f"the plan breaks the law `{law}`: {of}{message}",
+        code="LP200",
+        name=f"law-{law}",
+        help="compile the plan anew; if it was just compiled, the spec or layoutdsl is at fault",
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One matrix, padded where a side is a kernel, and the tensors of both sides by role."""
+
+    matrix: Matrix
+    source: Mapping[str, tuple[Stored, ...]]
+    target: Mapping[str, tuple[Stored, ...]]
+
+    @property
+    def parts(self) -> range:
+        return range(len(self.matrix.n))
+
+    def holder(self, role: str, part: int) -> Stored | None:
+        """The source tensor of a role that holds a part."""
+        return next((tensor for tensor in self.source.get(role, ()) if part in tensor.parts), None)
+
+    def first(self, side: str, role: str) -> Stored | None:
+        return next(iter(getattr(self, side).get(role, ())), None)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A plan, and what its specs say about it."""
+
+    plan: Plan
+    source: Side
+    target: Side
+    module: Module
+    pairs: tuple[Pair, ...]
+
+    @cached_property
+    def z(self) -> Point:
+        """The point at which sums over addresses are compared, drawn from the plan itself."""
+        return Point(int(self.plan.digest, 16) % (PRIME - 2) + 2)
+
+    @cached_property
+    def orders(self) -> dict[str, Stored | None]:
+        """Per matrix the tensor by whose order its k is sorted: where the source is in act-order, the target is not."""
+        sorts = self.source.params.get("act_order") and not self.target.params.get("act_order")
+        return {pair.matrix.name: pair.first("source", "act_order") if sorts else None for pair in self.pairs}
+
+    def inner_order(self, pair: Pair) -> Stored | None:
+        """The order of another matrix' k that this matrix' n follows: on inner axes alone, outputs keep theirs."""
+        if pair.matrix.n[0].axis in self.module.visible:
+            return None
+        for other in self.pairs:
+            if other is not pair and other.matrix.k.axis == pair.matrix.n[0].axis:
+                return self.orders[other.matrix.name]
+        return None
+
+    def group(self, side: str) -> int:
+        """Inputs in a group as that side's parameters say; 0: one group."""
+        return max(int(getattr(self, side).params.get("group", -1)), 0)
+
+    def seen(self, axis: str) -> bool:
+        """Whether an axis is visible outside the module."""
+        return axis in self.module.visible
+
+    @property
+    def pads(self) -> bool:
+        """Whether the target is a kernel's, whose pads are read."""
+        return self.target.mode == "padded"
+
+
+def read(plan: Plan, specs: tuple[str, ...]) -> Given:
+    """The law `header`: specs, parameters, sizes, ranks, extents, groups, inputs and outputs fit together."""
+    source, target, module = _specs(plan, specs)
+    sides = _sides(plan, source, target)
+    _values(plan)
+    found = matrices(module, params_of(plan.module), dict(plan.sizes), plan.ranks)
+    _extents_are_all(plan, found)
+    wide = [_wide(plan, matrix) for matrix in found]
+    _agree(module, wide)
+    _counts(plan, found, sides[0])
+    _fits(plan, next((side for side in reversed(sides) if side.mode == "padded"), None), wide, found)
+    pairs = tuple(_pairs(plan, module, *sides, found, wide))
+    given = Given(plan, *sides, module, pairs)
+    _inputs(given)
+    _outputs(given)
+    return given
+
+
+# --- specs and values -------------------------------------------------------------------------------------------------
+
+
+def _specs(plan: Plan, specs: tuple[str, ...]) -> tuple[Format, Format, Module]:
+    source, target, module = (_recalled(side, specs) for side in (plan.source, plan.target, plan.module))
+    if not isinstance(source, Format) or not isinstance(target, Format) or not isinstance(module, Module):
+        broken("header", "source and target must be formats, module a module")
+    return source, target, module
+
+
+def _recalled(side: PlanSide, specs: tuple[str, ...]) -> Spec:
+    spec = recall(side.spec, side.digest, specs)
+    if tuple(bind(spec, params_of(side)).items()) != side.params:
+        broken("header", f"the parameters of `{side.spec}` are not all of its own, in its order")
+    return spec
+
+
+def _sides(plan: Plan, source: Format, target: Format) -> tuple[Side, Side]:
+    if plan.sharded and (isinstance(source, Kernel) or plan.ranks.tp * plan.ranks.ep == 1):
+        broken("header", "`sharded` means checkpoint tensors cut for several ranks")
+    mode = "padded" if isinstance(source, Kernel) else "local" if plan.sharded else "whole"
+    return (
+        Side(source, params_of(plan.source), mode),
+        Side(target, params_of(plan.target), "padded" if isinstance(target, Kernel) else "local"),
+    )
+
+
+def _values(plan: Plan) -> None:
+    axes = [axis for axis, _ in plan.sizes]
+    if axes != sorted(set(axes)):
+        broken("header", "sizes stand in order of their axes, each once")
+    for habit, known in HABITS.items():
+        if getattr(plan.habits, habit) not in known:
+            broken("header", f"the habit `{habit}` is one of {', '.join(known)}")
+    if any(extent.padded > MAX_EXTENT for extent in plan.extents):
+        broken("header", f"no axis is padded beyond {MAX_EXTENT}")
+
+
+# --- extents ----------------------------------------------------------------------------------------------------------
+
+
+def _extents_are_all(plan: Plan, found: Sequence[Matrix]) -> None:
+    expected: list[tuple[str, str, str]] = []
+    for matrix in found:
+        expected.append((matrix.name, "k", ""))
+        expected += [(matrix.name, "n", part) for part in matrix.parts or ("",)]
+        if matrix.pad == "tail" and len(matrix.n) > 1:
+            expected.append((matrix.name, "n", "*"))
+    if [(e.matrix, e.role, e.part) for e in plan.extents] != expected:
+        broken("header", "the extents are not one per axis of each matrix, in their order")
+
+
+def _wide(plan: Plan, matrix: Matrix) -> Matrix:
+    """The matrix with the plan's padded extents, once all that the plan says of it is true."""
+    known: dict[tuple[str, str, str], Extent] = {(e.matrix, e.role, e.part): e for e in plan.extents}
+    parts = matrix.parts or ("",)
+    at_the_tail = matrix.pad == "tail" and len(parts) > 1
+    for role, part, stretch in [("k", "", matrix.k), *(("n", part, s) for part, s in zip(parts, matrix.n))]:
+        extent = known[matrix.name, role, part]
+        held = (stretch.axis, stretch.size, stretch.start, stretch.length)
+        if (extent.axis, extent.size, extent.start, extent.length) != held:
+            broken(
+                "header",
+                f"rank {plan.ranks.rank} holds {stretch.start} to {stretch.start + stretch.length - 1} of axis "
+                f"`{stretch.axis}`, {stretch.size} in all; the plan says otherwise for {role} of `{matrix.name}`",
+            )
+        if extent.padded < extent.length or (at_the_tail and role == "n" and extent.padded != extent.length):
+            to = "cannot be" if at_the_tail and role == "n" else "is"
+            broken("header", f"{role} of `{matrix.name}` {to} padded from {extent.length} to {extent.padded}")
+    if at_the_tail:
+        star = known[matrix.name, "n", "*"]
+        if (star.axis, star.size, star.start, star.length) != (matrix.n[0].axis, matrix.n_size, 0, matrix.n_length):
+            broken("header", f"all parts of `{matrix.name}` have {matrix.n_length} outputs of {matrix.n_size}")
+        if star.padded < star.length:
+            broken("header", f"n of `{matrix.name}` is padded from {star.length} to {star.padded}")
+    return with_extents(matrix, known)
+
+
+def _agree(module: Module, wide: Sequence[Matrix]) -> None:
+    """What one matrix writes along an axis inside the module, the next one reads."""
+    for matrix in wide:
+        for other in wide:
+            for stretch in matrix.n:
+                if stretch.axis == other.k.axis and stretch.axis not in module.visible and stretch != other.k:
+                    writes = f"`{matrix.name}` writes {stretch.padded} elements of axis `{stretch.axis}`"
+                    broken("agree", f"{writes}, `{other.name}` reads {other.k.padded}")
+
+
+def _counts(plan: Plan, found: Sequence[Matrix], source: Side) -> None:
+    total, start, count = found[0].experts or (0, 0, 0)
+    if plan.experts != (total, start if source.mode == "whole" else 0, count):
+        broken("header", f"this rank holds experts {start} to {start + count - 1} of {total}")
+    replicas = 1 if any(matrix.k.cut or matrix.n[0].cut for matrix in found) else plan.ranks.tp
+    if plan.replicas != replicas:
+        broken("header", f"every weight is held {replicas} times over all ranks")
+
+
+def _fits(plan: Plan, side: Side | None, wide: Sequence[Matrix], found: Sequence[Matrix]) -> None:
+    """Whether the kernel takes the padded matrices and their groups; without a kernel nothing is padded."""
+    names = [matrix.name for matrix in found] if side is not None else []
+    if [name for name, _ in plan.groups] != names:
+        broken("header", "the groups are not one per matrix of a kernel, in their order")
+    if side is None:
+        if list(wide) != list(found):
+            broken("header", "an axis is padded, but neither side is a kernel")
+        return
+    kernel = side.format
+    assert isinstance(kernel, Kernel)
+    for matrix, (name, group) in zip(wide, plan.groups):
+        if (group or -1) not in kernel.accepts.groups or group not in (0, side.params.get("group", group)):
+            broken("header", f"kernel `{kernel.name}` does not take group {group} of `{name}`")
+        if not any(matrix.n_padded % tile.n == 0 and matrix.k.padded % tile.k == 0 for tile in kernel.accepts.tiles):
+            broken(
+                "header", f"`{name}` of {matrix.n_padded} x {matrix.k.padded} fits no tile of kernel `{kernel.name}`"
+            )
+        if group and matrix.k.padded % group and matrix.k.padded > group:
+            broken("header", f"k of `{name}` is padded to {matrix.k.padded}, no multiple of group {group}")
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def _pairs(
+    plan: Plan, module: Module, source: Side, target: Side, found: Sequence[Matrix], wide: Sequence[Matrix]
+) -> Iterable[Pair]:
+    groups = dict(plan.groups)
+    for at, (cut, padded) in enumerate(zip(found, wide)):
+        group = groups.get(cut.name)
+        target_holds = (padded, group) if target.mode == "padded" else (cut, None)
+        source_holds = (cut, None)
+        if source.mode == "padded":
+            source_holds = (padded, group) if target.mode == "local" else _as_source(source, found, at)
+        yield Pair(padded, _by_role(tensors(source, *source_holds)), _by_role(tensors(target, *target_holds)))
+
+
+def _as_source(source: Side, found: Sequence[Matrix], at: int) -> tuple[Matrix, int]:
+    """A matrix as a kernel holds it whose tensors become another kernel's: padded by its own rule."""
+    assert isinstance(source.format, Kernel)
+    group = max(int(source.params.get("group", -1)), 0)
+    return pad(source.format, source.params, found, [group] * len(found))[at], group
+
+
+def _by_role(found: Sequence[Stored]) -> dict[str, tuple[Stored, ...]]:
+    roles: dict[str, tuple[Stored, ...]] = {}
+    for tensor in found:
+        roles[tensor.role] = (*roles.get(tensor.role, ()), tensor)
+    return roles
+
+
+def _inputs(given: Given) -> None:
+    total, _, count = given.plan.experts
+    held = total if given.source.mode == "whole" else count
+    inputs = tuple(_info(t, held) for pair in given.pairs for found in pair.source.values() for t in found)
+    if given.plan.inputs != inputs:
+        broken("header", "the inputs are not the tensors of the source spec", _odd(given.plan.inputs, inputs))
+
+
+def _outputs(given: Given) -> None:
+    """The target's tensors, and what passes through: input scales without a place there, orders to gather inputs by."""
+    count = given.plan.experts[2]
+    outputs: list[TensorInfo] = []
+    passed: list[tuple[str, str]] = []
+    for pair in given.pairs:
+        outputs += [_info(t, count) for found in pair.target.values() for t in found]
+        if "input_scale" not in pair.target:
+            alone = pair.source.get("input_scale", ())
+            outputs += [_info(t, count) for t in alone]
+            passed += [(t.name, t.name) for t in alone]
+        order = given.orders[pair.matrix.name]
+        if order is not None and given.seen(pair.matrix.k.axis):
+            name, length = f"{pair.matrix.name}.k_perm", pair.matrix.k.length
+            outputs.append(TensorInfo(name, "k_perm", ("int32",), "int32", length, (length,), count, False))
+            passed.append((order.name, name))
+    if given.plan.outputs != tuple(outputs):
+        broken("header", "the outputs are not the tensors of the target spec", _odd(given.plan.outputs, outputs))
+    if given.plan.passed != tuple(passed):
+        broken("header", "the tensors passed through are not the source's input scales and orders")
+
+
+def _info(tensor: Stored, experts: int) -> TensorInfo:
+    return TensorInfo(
+        tensor.name,
+        tensor.role,
+        tensor.dtypes,
+        tensor.code.name,
+        tensor.codes,
+        tensor.shape,
+        experts if tensor.experts != "none" else 0,
+        tensor.experts == "shared",
+    )
+
+
+def _odd(have: Sequence[TensorInfo], want: Sequence[TensorInfo]) -> str:
+    return next((info.name for info in (*have, *want) if (info in have) != (info in want)), "")

@@ -1,0 +1,88 @@
+"""Laws on moves: `meaning`, where their runs stand, and `complete`, that they bring each logical element once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from layoutdsl import laws
+from layoutdsl.layout import Chain, Run, View
+from layoutdsl.plan import Move
+from layoutdsl.prove.given import Given, Pair, broken
+
+NOWHERE = View(Chain(()))
+"""The view of a column that a move does not use: 0 throughout."""
+
+SIDES = {laws.DST: "target", laws.SRC: "source"}
+
+
+def positions(start: int) -> View:
+    """The view of a column that counts coordinates from `start`."""
+    return View(Chain(((1, 0, 1),)), start)
+
+
+def lie_within(runs: Iterable[Run], low: int, high: int, tensor: str, axis: str) -> None:
+    """Runs go forward through [low, high). Before all other laws, since it bounds the numbers that these add up."""
+    for run in runs:
+        last = run.x
+        for count, step, _, _ in run.loops:
+            if count < 2 or step < 1:
+                broken("meaning", f"a loop along {axis} at {run.x} does not go forward", tensor)
+            last += (count - 1) * step
+        if run.x < low or last >= high:
+            broken("meaning", f"a run along {axis} goes from {run.x} to {last}, beyond {low} to {high - 1}", tensor)
+
+
+def stand(runs: Iterable[Run], view: View, column: int, tensor: str, axis: str) -> None:
+    """Law `meaning`: each run stands where its view says."""
+    for run in runs:
+        wrong = laws.follows(run, view, column)
+        if wrong is not None:
+            where = f"element {axis} {wrong} does not stand where the {SIDES[column]} spec puts it"
+            broken("meaning", f"{where} ({view.at(wrong)})", tensor)
+
+
+def complete(
+    given: Given, pair: Pair, moves: Sequence[Move], parts: Sequence[int], tensor: str, k: tuple[int, int] | None = None
+) -> None:
+    """Law `complete` on one rank: moves bring each element of the parts along n once, each move all of k."""
+    low, high = k or (0, pair.matrix.k.length)
+    by_part: dict[int, list[Run]] = {part: [] for part in parts}
+    for move in moves:
+        for run in move.n:
+            if run.part not in by_part:
+                broken("complete", f"part {run.part} does not belong here", tensor)
+            by_part[run.part].append(run)
+        if any(run.part != -1 for run in move.k):
+            broken("meaning", "a run along k belongs to no part", tensor)
+        lie_within(move.k, low, high, tensor, "k")
+        if not laws.covers(move.k, low, high, given.z):
+            broken("complete", f"{_where(move.k, low, high, 'k')} is not moved exactly once", tensor)
+    for part, runs in by_part.items():
+        length = pair.matrix.n[part].length
+        lie_within(runs, 0, length, tensor, "n")
+        if not laws.covers(runs, 0, length, given.z):
+            of = f" of part {pair.matrix.parts[part]}" if pair.matrix.parts else ""
+            broken("complete", f"{_where(runs, 0, length, 'n')}{of} is not moved exactly once", tensor)
+
+
+def _where(runs: Sequence[Run], low: int, high: int, axis: str) -> str:
+    at = laws.uncovered(runs, low, high)
+    return "some element" if at is None else f"{axis} {at}"
+
+
+def join(moves: Sequence[Move], tensor: str) -> None:
+    """A run joins exactly where an earlier one writes the element that all of it shares: it is compared with that."""
+    written: set[int] = set()
+    for move in moves:
+        _join(move.n, written, tensor)
+        _join(move.k, set(), tensor)
+
+
+def _join(runs: Sequence[Run], written: set[int], tensor: str) -> None:
+    for run in runs:
+        shared = not any(loop[laws.DST] for loop in run.loops)
+        if run.join != (shared and run.dst in written):
+            what = "joins an element that none before it writes" if run.join else "writes an element anew"
+            broken("once", f"the run at {run.x} {what}", tensor)
+        if shared:
+            written.add(run.dst)

@@ -1,0 +1,277 @@
+"""The laws of one program: what it moves, that it writes each target element once, and why its pads are harmless."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+from layoutdsl import laws
+from layoutdsl.codes import code_named
+from layoutdsl.layout import Run, View
+from layoutdsl.plan import Lookup, Move, Operand, Program
+from layoutdsl.prove.given import Given, Pair, broken
+from layoutdsl.prove.moves import NOWHERE, complete, join, lie_within, positions, stand
+from layoutdsl.prove.value import MADE, keeps_value
+from layoutdsl.resolve import Stored
+
+GATHERED = "its addresses are not looked up in the order of"
+
+
+def prove_program(given: Given, pair: Pair, target: Stored, program: Program) -> None:
+    """All laws of the program that makes `target`."""
+    keeps_value(given, pair, target, program)
+    if program.recode.name == "shape":
+        _states_shape(pair, target, program)
+        return
+    _Prover(given, pair, target, program).prove()
+
+
+def _states_shape(pair: Pair, target: Stored, program: Program) -> None:
+    n, k = sum(pair.matrix.n[part].length for part in target.parts), pair.matrix.k.length
+    rest = (program.moves, program.sources, program.operands, program.fill)
+    if program.values != (n, k) or any(rest):
+        broken("value", f"the stored shape is [{n}, {k}]", target.name)
+
+
+class _Prover:
+    def __init__(self, given: Given, pair: Pair, target: Stored, program: Program):
+        self.given, self.pair, self.target, self.program = given, pair, target, program
+        self.length = pair.matrix.k.length
+        self.neutral = given.plan.habits.pads == "neutral"
+
+    def prove(self) -> None:
+        program, target = self.program, self.target
+        if program.values:
+            self._fail("value", "only a shape tensor has values")
+        kind = "value" if program.recode.name in MADE else "data"
+        brought = [move for move in program.moves if move.kind == kind]
+        pads = [move for move in program.moves if move.kind == "pad"]
+        if len(brought) + len(pads) != len(program.moves):
+            self._fail("meaning", f"its moves must be {kind} and pads")
+        complete(self.given, self.pair, brought, target.parts, target.name)
+        join(brought, target.name)
+        if kind == "value":
+            self._made(brought)
+        else:
+            self._moved(brought, target.role, program.sources)
+        self._operands()
+        filled = self._filled()
+        for move in pads:
+            self._pad(move, filled)
+        self._once()
+
+    def _fail(self, law: str, message: str) -> NoReturn:
+        broken(law, message, self.target.name)
+
+    # meaning ----------------------------------------------------------------------------------------------------------
+
+    def _moved(self, moves: Sequence[Move], role: str, sources: Sequence[str], *, at_k: int | None = None) -> None:
+        """Moves from the source tensors of a role; with `at_k` every k reads what stands there."""
+        held = {part: self._holder(role, part) for part in self.target.parts}
+        expected = tuple(held[part].name if part in held else "" for part in self.pair.parts)
+        if tuple(sources) != expected:
+            self._fail("meaning", f"its sources are {', '.join(filter(None, expected))}")
+        for move in moves:
+            if move.pad or move.reason:
+                self._fail("neutral", "a data move states no pad")
+            self._along_n(move, role, held)
+            self._along_k(move, role, held, at_k)
+
+    def _along_n(self, move: Move, role: str, held: dict[int, Stored]) -> None:
+        stretches, name = self.pair.matrix.n, self.target.name
+        order = self.given.inner_order(self.pair)
+        if order is not None:
+            views = [self._holder(role, part).view(part)[0] for part in self.pair.parts]
+            self._looked_up(move.gather_n, order, views, [stretch.start for stretch in stretches])
+        elif move.gather_n is not None:
+            self._fail("meaning", "nothing is gathered along n")
+        for run in move.n:
+            source = positions(stretches[run.part].start) if order is not None else held[run.part].view(run.part)[0]
+            stand((run,), self.target.view(run.part)[0], laws.DST, name, "n")
+            stand((run,), source, laws.SRC, name, "n")
+
+    def _along_k(self, move: Move, role: str, held: dict[int, Stored], at_k: int | None) -> None:
+        parts, start = dict.fromkeys(run.part for run in move.n), self.pair.matrix.k.start
+        order = self.given.orders[self.pair.matrix.name] if role == "codes" else None
+        views = dict.fromkeys(held[part].view(part)[1] for part in parts)
+        if order is not None:
+            for view in views:
+                self._looked_up(move.gather_k, order, [view], [start])
+            views = dict.fromkeys([positions(start)])
+        elif move.gather_k is not None:
+            self._fail("meaning", "nothing is gathered along k")
+        if at_k is not None:
+            views = dict.fromkeys(View(NOWHERE.chain, base=view.at(at_k)) for view in views)
+        for view in dict.fromkeys(self.target.view(part)[1] for part in parts):
+            stand(move.k, view, laws.DST, self.target.name, "k")
+        for view in views:
+            stand(move.k, view, laws.SRC, self.target.name, "k")
+
+    def _looked_up(self, lookup: Lookup | None, order: Stored, views: Sequence[View], starts: Sequence[int]) -> None:
+        places = tuple((v.offset - v.step * start, v.step, v.base) for v, start in zip(views, starts))
+        if lookup != Lookup(order.name, self.given.group("source"), views[0].chain.digits, places):
+            self._fail("meaning", f"{GATHERED} `{order.name}`")
+
+    def _holder(self, role: str, part: int) -> Stored:
+        return self.pair.holder(role, part) or self._fail("meaning", f"the source has no {role}")
+
+    def _made(self, moves: Sequence[Move]) -> None:
+        name, recode = self.target.name, self.program.recode
+        if self.program.sources:
+            self._fail("meaning", "it has no source")
+        group = recode.power if recode.name == "ramp" else 0
+        counted = positions(self.pair.matrix.k.start % group if group else 0)
+        for move in moves:
+            if move.pad or move.reason or move.gather_n or move.gather_k:
+                self._fail("meaning", "a value move states neither pad nor lookup")
+            for run in move.n:
+                stand((run,), self.target.view(run.part)[0], laws.DST, name, "n")
+            stand(move.n, NOWHERE, laws.SRC, name, "n")
+            stand(move.k, self.target.k[0], laws.DST, name, "k")
+            stand(move.k, counted, laws.SRC, name, "k")
+
+    def _operands(self) -> None:
+        recode = self.program.recode
+        nibbles = {"fp8_nibbles": self.target.code, "plain_nibbles": code_named(recode.source)}.get(recode.name)
+        needed = {"fold_sign": ["scale"], "int16_undo": ["global_scale"]}.get(recode.name, [])
+        if nibbles is not None and nibbles.needs_zero_point and "zero_point" in self.pair.source:
+            needed = ["zero_point"]
+        if [operand.role for operand in self.program.operands] != needed:
+            self._fail("value", f"the recode {recode.name} needs the operands {', '.join(needed) or 'none'}")
+        for operand in self.program.operands:
+            complete(self.given, self.pair, operand.moves, self.target.parts, self.target.name)
+            self._operand(operand)
+
+    def _operand(self, operand: Operand, *, at_k: int | None = None) -> None:
+        first = self._holder(operand.role, self.target.parts[0])
+        if (operand.code, operand.plus) != (first.code.name, first.plus):
+            self._fail("value", f"the operand {operand.role} is {first.code.name} plus {first.plus}")
+        if any(move.kind != "data" for move in operand.moves):
+            self._fail("meaning", "an operand is moved as it is")
+        join(operand.moves, self.target.name)
+        self._moved(operand.moves, operand.role, operand.sources, at_k=at_k)
+
+    # once -------------------------------------------------------------------------------------------------------------
+
+    def _once(self) -> None:
+        moves = [*self.program.moves, *(self.program.fill.moves if self.program.fill else ())]
+        z, total = self.given.z, self.target.codes
+        if (sum(z.written(move.n) * z.written(move.k) for move in moves) - z.series(1, total)) % laws.PRIME:
+            wrong = laws.miswritten([(move.n, move.k) for move in moves], total)
+            where, times = (f"code {wrong[0]}", wrong[1]) if wrong else ("some code", None)
+            often = {None: "not exactly once", 0: "never", 1: f"beyond the {total} of the tensor"}.get(
+                times, "twice or more"
+            )
+            self._fail("once", f"{where} is written {often}")
+
+    # neutral ----------------------------------------------------------------------------------------------------------
+
+    def _filled(self) -> int:
+        """Where along k the pads end that repeat their group's zero point; they begin where the real elements end."""
+        fill, end = self.program.fill, self._zero_end()
+        where = f"k {self.length} to {end - 1}"
+        if end == self.length or "zero_point" not in self.pair.source:
+            if fill is not None:
+                self._fail("neutral", "there is no group whose zero point its pads could repeat")
+            return end
+        if fill is None:
+            self._fail("neutral", f"{where} lies in a group with a zero point, which its pads must repeat")
+        if fill.role != "zero_point":
+            self._fail("neutral", "pads repeat a zero point")
+        complete(self.given, self.pair, fill.moves, self.target.parts, self.target.name, (self.length, end))
+        # They are below the end of the target's groups that hold real elements, and those lie inside the source's: so
+        # the group of such a pad is that of the last real element.
+        self._operand(fill, at_k=self.length - 1)
+        return end
+
+    def _zero_end(self) -> int:
+        """Where along k the target's own zero points of real weights end, if pads must follow them."""
+        zero = self.pair.first("target", "zero_point")
+        follows = (
+            self.target.role == "codes" and self.target.code.kind == "integer" and self.neutral and self.given.pads
+        )
+        if zero is None or not follows:
+            return self.length
+        return min(sum(self.target.k_gap), _whole(self.length, zero.k_unit))
+
+    def _pad(self, move: Move, filled: int) -> None:
+        name = self.target.name
+        if move.gather_n or move.gather_k:
+            self._fail("meaning", "a pad has no source")
+        if not move.n or not move.k:
+            self._fail("meaning", "a pad pads nothing")
+        gap_n = all(run.part == -1 for run in move.n)
+        for run in move.n:
+            stand((run,), self._pad_view(run, gap_n), laws.DST, name, "n")
+        stand(move.k, View(self.target.k[0].chain), laws.DST, name, "k")
+        for axis, runs in (("n", move.n), ("k", move.k)):
+            stand(runs, NOWHERE, laws.SRC, name, axis)
+            if any(run.join or (axis == "k" and run.part != -1) for run in runs):
+                self._fail("meaning", "a run of pads neither joins nor, along k, belongs to a part")
+        first, end = self.target.k_gap[0], sum(self.target.k_gap)
+        lie_within(move.k, 0 if gap_n else first, end, name, "k")
+        low, high = min(run.x for run in move.k), max(laws.span(run)[1] for run in move.k)
+        expected = self._expected_pad(gap_n, low, high, filled)
+        if (move.pad, move.reason) != expected:
+            where = "n beyond the outputs" if gap_n else f"k {low} to {high}"
+            must = f"must be {expected[0]}, harmless because of its {expected[1]}"
+            self._fail("neutral", f"the pad at {where} {must}; it is {move.pad} ({move.reason})")
+
+    def _pad_view(self, run: Run, gap_n: bool) -> View:
+        """Where a run of pads along n stands: in a stretch without outputs, or with pads along k, in its part."""
+        low, high = laws.span(run)
+        if not gap_n:
+            if run.part not in self.target.parts:
+                self._fail("meaning", f"part {run.part} does not belong here")
+            lie_within((run,), 0, self.pair.matrix.n[run.part].length, self.target.name, "n")
+            return self.target.view(run.part)[0]
+        for view, first, count in self.target.n_gaps:
+            if first <= low and high < first + count and view.at(run.x) == run.dst:
+                lie_within((run,), first, first + count, self.target.name, "n")
+                return view
+        self._fail("meaning", f"n {low} to {high} is no stretch without outputs")
+
+    def _expected_pad(self, gap_n: bool, low: int, high: int, filled: int) -> tuple[int, str]:
+        """The code that pads must have and the first reason that is true of them."""
+        target = self.target
+        if not self.given.pads:
+            return 0, "unread"
+        if target.role == "zero_point":
+            return 0, "scale"
+        if target.role != "codes":
+            return (target.scaled, "scale") if target.code.kind == "power" else (0, "code")
+        beside = not gap_n and low < filled  # in a group that holds real elements
+        if beside and high >= filled:
+            self._fail("neutral", f"the pad at k {low} to {high} is partly in a group with a zero point")
+        code = target.code.bias if target.code.kind == "integer" and self.neutral else 0
+        zero = target.code.bias
+        if beside:
+            code = zero = self.pair.source["codes"][0].code.bias
+        if target.code.decode(code, zero) == 0 and not self._meets_zero_point(gap_n, low):
+            return code, "code"
+        return code, self._outer_reason(gap_n, low, high)
+
+    def _outer_reason(self, gap_n: bool, low: int, high: int) -> str:
+        """Why a pad that is not 0 is harmless all the same."""
+        scale = self.pair.first("target", "scale")
+        real = _whole(self.length, scale.k_unit) if scale is not None else 0
+        if gap_n or low >= real:
+            return "scale"
+        if high >= real:
+            self._fail("neutral", f"the pad at k {low} to {high} is partly beyond the real scales")
+        if not self.given.seen(self.pair.matrix.k.axis) and self.given.module.activation != "zero":
+            self._fail("neutral", "its input need not be zero: the module's activation may not map zero to zero")
+        return "input"
+
+    def _meets_zero_point(self, gap_n: bool, low: int) -> bool:
+        """Whether a pad's code 0 is minus the zero point of a group with real elements (the habit of zero pads)."""
+        zero, code = self.pair.first("target", "zero_point"), self.target.code
+        if gap_n or zero is None or self.neutral or code.kind != "integer" or not code.needs_zero_point:
+            return False
+        return low < _whole(self.length, zero.k_unit)
+
+
+def _whole(length: int, unit: int | None) -> float:
+    """Where the last group of real elements ends; without a unit one group is all."""
+    return math.inf if unit is None else -(-length // unit) * unit

@@ -1,0 +1,511 @@
+"""Write the parts of the documentation that stand somewhere else already: in the models, the modules and the specs.
+
+    python scripts/generate_docs.py            write them
+    python scripts/generate_docs.py --check    exit 1 where a file is not as it would be written
+
+docs/spec-reference.md and docs/formats.md are written whole; README.md and docs/laws.md have a part of their own
+between two comments. Nothing is listed twice: a new key, code, recode, finding or spec shows up by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from layoutdsl import LayoutError, Plan, codes, compile_plan, grammar, recodes, schema, source
+from layoutdsl.library import files, kind_of, read_spec
+from layoutdsl.model import KINDS, ROLES, Checkpoint, Format, Kernel, Module, Param, Spec
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTE = "<!-- Written by scripts/generate_docs.py: change what it reads, not this text. -->"
+PART = ("<!-- {name}: written by scripts/generate_docs.py -->", "<!-- end of {name} -->")
+
+ROLE_MEANING = {
+    "codes": "the weights' codes; every format has this tensor",
+    "zero_point": "integer subtracted from the codes before they are scaled",
+    "scale": "factor of a weight, mostly shared by a group or a block",
+    "global_scale": "second factor, of a whole matrix or of a part",
+    "bias": "one value per output, added to the result; split over n alone",
+    "act_order": "the group of each input, where these do not stand in the order of the groups",
+    "input_scale": "scale of the activations; passed on as it is",
+    "weight_shape": "a small tensor that holds n and k",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the generated parts of the documentation.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where something is stale")
+    check = parser.parse_args().check
+    stale = [path for path, text in wanted() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path, text in wanted():
+        if path in stale and not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        if path in stale:
+            print(f"{path.relative_to(ROOT)} {'is stale' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+@cache
+def wanted() -> tuple[tuple[Path, str], ...]:
+    """Every file with its text."""
+    return (
+        (ROOT / "docs" / "spec-reference.md", text_of(reference())),
+        (ROOT / "docs" / "formats.md", text_of(gallery())),
+        *(
+            (path, filled(path.read_text(encoding="utf-8"), name, list(lines)))
+            for path, name, lines in (
+                (ROOT / "README.md", "formats", reach_table()),
+                (ROOT / "docs" / "laws.md", "recodes", recode_table()),
+            )
+            if path.exists()
+        ),
+    )
+
+
+def text_of(lines: Iterator[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def filled(text: str, name: str, lines: Sequence[str]) -> str:
+    """`text` with `lines` between the two comments of that name."""
+    begin, end = (mark.format(name=name) for mark in PART)
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"expected `{begin}` and `{end}` once each")
+    head, rest = text.split(begin)
+    return "\n".join([head + begin, "", *lines, "", end + rest.split(end)[1]])
+
+
+def table(*rows: Sequence[str]) -> Iterator[str]:
+    """A Markdown table; the first row is its head."""
+    head, *body = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in body:
+        yield "| " + " | ".join(row).rstrip() + " |"
+
+
+def code(value: Any) -> str:
+    """A value as a spec writes it, set as code."""
+    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    return f"`{text}`"
+
+
+# --- spec reference ---------------------------------------------------------------------------------------------------
+
+INTRO = """\
+# Spec reference
+
+What a spec file may say, key by key. [How a layout is written](how-a-layout-is-written.md) explains the ideas,
+[add a format](add-a-format.md) is the quick way in, [the shipped formats](formats.md) are the examples.
+
+A spec is a YAML file of one of three kinds, told by the key that names it: `checkpoint: NAME`, `kernel: NAME` or
+`module: NAME`. NAME is also the name of the file. Keys that begin with `x-` are free for your own use; any other
+unknown key is an error. The reader is strict: it refuses what YAML readers disagree about, such as `no`, `1:30`, `0.10`
+and a key that stands twice. For completion in an editor, let the first line name the schema that
+`layoutdsl schema --out` writes:
+
+    # yaml-language-server: $schema=../../docs/schema/checkpoint.json"""
+
+
+def reference() -> Iterator[str]:
+    yield from (NOTE, "", INTRO)
+    shared: dict[str, Mapping[str, Any]] = {}
+    for kind in KINDS:
+        made = schema.schema(kind)
+        shared |= made["definitions"]
+        yield from ("", f"## {kind.capitalize()} spec", "", f"{made['description']}", "", *keys(made))
+    yield from ("", "## Keys within")
+    for name, definition in sorted(shared.items()):
+        said = [definition["description"], ""] if "description" in definition else []
+        yield from ("", f"### {name}", "", *said, *keys(definition))
+    yield from roles()
+    yield from strings()
+    yield from element_codes()
+    yield from value_changes()
+    yield from findings()
+
+
+def keys(definition: Mapping[str, Any]) -> Iterator[str]:
+    needed = definition.get("required", ())
+    rows = [("key", "holds", "default", "meaning")]
+    for name, value in definition["properties"].items():
+        default = "needed" if name in needed else defaulted(value)
+        rows.append((f"`{name}`", holds(value), default, value.get("description", "")))
+    yield from table(*rows)
+
+
+def defaulted(value: Mapping[str, Any]) -> str:
+    given = value.get("default")
+    if given in (None, [], {}) or isinstance(given, dict):
+        return ""
+    return ", ".join(map(code, given)) if isinstance(given, list) else code(given)
+
+
+def holds(value: Mapping[str, Any]) -> str:
+    """The type of a value of the schema in words."""
+    name = value.get("$ref") or next((part["$ref"] for part in value.get("allOf", ()) if "$ref" in part), None)
+    if name:
+        name = name.rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in value:
+        return " or ".join(sorted(dict.fromkeys(map(holds, value["anyOf"])), key=lambda words: "list" in words))
+    if "const" in value:
+        return f'`"{value["const"]}"`'
+    if "enum" in value:
+        return " or ".join(map(code, value["enum"]))
+    kind = value.get("type")
+    if kind == "array":
+        return f"list of {bracketed(holds(value['items']))}" if "items" in value else "list"
+    if kind == "object" and "properties" in value:
+        return "mapping of " + ", ".join(f"`{key}`" for key in value["properties"])
+    if kind == "object":
+        inner = value.get("additionalProperties")
+        return f"mapping to {bracketed(holds(inner))}" if isinstance(inner, dict) else "mapping"
+    if kind == ["string", "integer", "boolean"]:
+        return "expression"
+    names = {"string": "text", "integer": "integer", "boolean": "boolean", "array": "list"}
+    return " or ".join(names[one] for one in (kind if isinstance(kind, list) else [kind]))
+
+
+def bracketed(words: str) -> str:
+    return f"({words})" if " or " in words else words
+
+
+def roles() -> Iterator[str]:
+    assert set(ROLE_MEANING) == set(ROLES), "a role without a meaning"
+    yield from ("", "## Roles", "", "Tensors of two formats meet by their role; a format has at most one of each.", "")
+    yield from table(("role", "meaning"), *((f"`{role}`", ROLE_MEANING[role]) for role in ROLES))
+
+
+EXPRESSIONS = """\
+Functions: {calls}; `up(a, b)` is the least multiple of b not below a. A division must leave no rest. In a
+comparison with `==` or `!=` a name that is no parameter stands for itself.
+
+An expression knows the spec's parameters and, of the very matrix it is evaluated for, `n`, `k`, `group` (0 for one
+group) and `groups`, how many groups there are along k. The `n` and `k` of a kernel are padded ones. A string has at
+most {most} characters. Every error shows its place inside the string."""
+
+
+def strings() -> Iterator[str]:
+    yield from ("", "## The strings", "", *fenced(about(grammar)), "")
+    yield from table(("string", "form"), *(
+        (name, first_line(parse)) for name, parse in (
+            ("`split`", grammar.parse_split), ("`order`", grammar.parse_order), ("`value`", grammar.parse_value),
+            ("expression", grammar.parse_expr), ("`code`, `dtype`", grammar.parse_template),
+            ("names", grammar.parse_names))))
+    calls = ", ".join(f"`{name}`" for name in grammar._CALLS)
+    yield from ("", EXPRESSIONS.format(calls=calls, most=grammar.MAX_LENGTH))
+
+
+def element_codes() -> Iterator[str]:
+    yield from ("", "## Codes", "", *fenced(about(codes)), "")
+    names = ["u4", "u8", "u4b8", "u8b128", *codes._FIXED]
+    rows = [("code", "bits", "least value", "largest value")]
+    for name in names:
+        one = codes.code_named(name)
+        zero = {"u4": 0, "u8": 0, "n4": 8}.get(name, one.bias)
+        values = sorted(value for c in codes.samples(one) if abs(value := one.decode(c, zero)) < float("inf"))
+        low, high = (-one.top if one.sign else 0, one.top) if one.kind == "float" else (values[0], values[-1])
+        rows.append((f"`{name}`", str(one.bits), number(low, one.bits), number(high, one.bits)))
+    yield from table(*rows)
+    yield from ("", "`u4` and `u8` are shown with zero point 0, `n4` with 8.")
+    yield from ("", "Storage types, and the code of a tensor that states none:", "")
+    yield from table(("dtype", "bits", "code"), *(
+        (f"`{name}`", str(bits), code(codes.CODE_OF_DTYPE[name]) if name in codes.CODE_OF_DTYPE else "must be stated")
+        for name, bits in codes.DTYPE_BITS.items()))
+
+
+def number(value: float, bits: int) -> str:
+    if abs(value) < 1 << 17:
+        return f"{value:g}"
+    return f"{value:.6g}" if bits > 16 or value != int(value) else f"{value:.4g}"
+
+
+def value_changes() -> Iterator[str]:
+    yield from ("", "## Recodes", "", *fenced(about(recodes)), "")
+    yield "Which of them are exact, and the bounds of the others, stand in [the laws](laws.md#recodes)."
+
+
+def findings() -> Iterator[str]:
+    yield from ("", "## Findings", "", "The codes of what `lint` and the other commands report, with their names.", "")
+    yield from table(("code", "names"), *((f"`{number}`", ", ".join(names)) for number, names in finding_codes()))
+
+
+def finding_codes() -> list[tuple[str, list[str]]]:
+    """Every code that the package's sources write down, with its names."""
+    found: dict[str, dict[str, None]] = {key: {name: None} for key, name in source.CODES.items()}
+    for path in sorted((ROOT / "layoutdsl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            named = {word.arg: word.value for word in node.keywords}
+            pairs = [(named.get("code"), named.get("name")), *zip(node.args, node.args[1:])]
+            for number, name in pairs:
+                number, name = plain(number), plain(name)
+                if re.fullmatch("L[DP][0-9]{3}", number):
+                    found.setdefault(number, {})
+                    if re.fullmatch("[a-z-]+(<.*>)?", name):
+                        found[number][name] = None
+    return sorted((number, list(names)) for number, names in found.items())
+
+
+def plain(node: ast.expr | None) -> str:
+    """A literal's text; what an f-string fills in is shown as <...>."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(v.value) if isinstance(v, ast.Constant) else f"<{ast.unparse(v.value)}>" for v in node.values
+                       if isinstance(v, ast.Constant | ast.FormattedValue))
+    return ""
+
+
+def about(module: Any) -> str:
+    """A module's docstring from its first table to its last."""
+    lines = inspect.getdoc(module)
+    assert lines is not None
+    indented = [at for at, line in enumerate(lines.splitlines()) if line.startswith("    ")]
+    return inspect.cleandoc("\n" + "\n".join(lines.splitlines()[indented[0] : indented[-1] + 1]))
+
+
+def fenced(text: str) -> Iterator[str]:
+    yield from ("```text", *text.splitlines(), "```")
+
+
+def first_line(function: Any) -> str:
+    return (inspect.getdoc(function) or "").splitlines()[0]
+
+
+# --- pairs of formats -------------------------------------------------------------------------------------------------
+
+SIZES = {"n": 256, "k": 512}
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A format, and where it has 4 and 8 bits, one of them."""
+
+    spec: Format
+    bits: int | None
+
+    @property
+    def name(self) -> str:
+        return f"`{self.spec.name}`" if self.bits is None else f"`{self.spec.name}`, {self.bits} bit"
+
+
+@cache
+def variants(model: type[Format] = Format) -> tuple[Variant, ...]:
+    """All shipped formats of one kind."""
+    if model is not Format:
+        return tuple(variant for variant in variants() if isinstance(variant.spec, model))
+    found = [spec for path in files() if isinstance(spec := read_spec(path), Format)]
+    every: list[Variant] = []
+    for spec in found:
+        bits = spec.params["bits"].values if "bits" in spec.params else (None,)
+        every += [Variant(spec, value if value is None else int(value)) for value in bits]
+    return tuple(every)
+
+
+@cache
+def plan_of(a: Variant, b: Variant) -> Plan | None:
+    """A plan from one to the other, with whatever dtype and group it takes; None where there is no conversion."""
+    sides = {"source": a, "target": b}
+    bits: dict[str, Any] = {f"{side}.bits": v.bits for side, v in sides.items() if v.bits is not None}
+    dtypes = {value for v in sides.values() if "dtype" in v.spec.params for value in v.spec.params["dtype"].values}
+    known = [side for side, v in sides.items() if "dtype" in v.spec.params]
+    for dtype in sorted(map(str, dtypes), reverse=True) or [None]:
+        for group in (None, 128, 32):
+            params = dict(bits)
+            params |= {f"{side}.dtype": dtype for side in known if dtype is not None}
+            if group is not None:
+                params |= {f"{side}.group": group for side, v in sides.items() if "group" in v.spec.params}
+            try:
+                return compile_plan(a.spec, b.spec, "linear", SIZES, params=params)
+            except LayoutError:
+                continue
+    return None
+
+
+def narrows(plan: Plan) -> bool:
+    """Whether the target can hold only some of what the source can say, so that the data decide: several scales must
+    be one, or a scale must be a power of two."""
+    for program in plan.programs:
+        a, b = codes.code_named(program.recode.source), codes.code_named(program.recode.target)
+        runs = [run for move in program.moves if move.kind == "data" for run in (*move.n, *move.k)]
+        joined = any(run.join or any(not loop[2] and loop[3] for loop in run.loops) for run in runs)
+        if joined or b.kind == "power" != a.kind:
+            return True
+    return False
+
+
+def in_a_word(plan: Plan | None) -> str:
+    if plan is None:
+        return ""
+    return "checked" if narrows(plan) else "rounds" if plan.losses else "exact"
+
+
+def reach_table() -> Iterator[str]:
+    """Checkpoint formats against kernels."""
+    kernels = variants(Kernel)
+    prefix = "marlin_" if all(kernel.spec.name.startswith("marlin_") for kernel in kernels) else ""
+    rows = [("checkpoint", *(kernel.name.replace(prefix, "") for kernel in kernels))]
+    for checkpoint in variants(Checkpoint):
+        rows.append((checkpoint.name, *(in_a_word(plan_of(checkpoint, kernel)) for kernel in kernels)))
+    yield from table(*rows)
+    if prefix:
+        yield from ("", f"Kernel names without their `{prefix}`.")
+
+
+def recode_table() -> Iterator[str]:
+    """Every recode that a plan between two shipped formats uses, with what it may lose."""
+    found: dict[str, dict[tuple[str, str], set[str]]] = {}
+    for plan in (plan_of(a, b) for a in variants() for b in variants()):
+        for program in plan.programs if plan else ():
+            recode, losses = program.recode, dict(plan.losses) if plan else {}
+            pair = (recode.source, recode.target)
+            found.setdefault(recode.name, {}).setdefault(pair, set()).add(losses.get(program.output, ""))
+    rows = [("recode", "from and to", "loss")]
+    for name, pairs in sorted(found.items()):
+        by_loss: dict[tuple[str, ...], list[str]] = {}
+        for (a, b), losses in sorted(pairs.items()):
+            by_loss.setdefault(tuple(sorted(losses)), []).append(f"{a} to {b}" if a != b else a)
+        for losses, names in by_loss.items():
+            rows.append((f"`{name}`", ", ".join(names), said(losses)))
+    yield from table(*rows)
+
+
+def said(losses: Sequence[str]) -> str:
+    stated = "; ".join(loss for loss in losses if loss)
+    return "exact" if not stated else stated if "" not in losses else f"exact, or {stated}"
+
+
+# --- gallery ----------------------------------------------------------------------------------------------------------
+
+GALLERY = """\
+# Shipped formats
+
+The checkpoint formats, kernels and modules that come with layoutdsl. Each is one YAML file in [specs](../specs); its
+keys are explained in the [spec reference](spec-reference.md). `layoutdsl lint` proves each at the sizes listed last."""
+
+
+def gallery() -> Iterator[str]:
+    yield from (NOTE, "", GALLERY)
+    for kind, model in KINDS.items():
+        found = [(path, spec) for path in files() if isinstance(spec := read_spec(path), model)]
+        yield from ("", f"## {kind.capitalize()} specs", "")
+        yield from table(("name", "what it is"), *((f"[`{spec.name}`](#{spec.name})", spec.doc) for _, spec in found))
+        for path, spec in found:
+            yield from ("", f"### {spec.name}", "", *entry(path, spec))
+
+
+def entry(path: Path, spec: Spec) -> Iterator[str]:
+    raw: Any = source.read_file(path).data
+    kind = kind_of(spec)
+    yield f"{spec.doc}."
+    yield from ("", f"Source: {spec.source}. File: [{path.name}](../specs/{kind}/{path.name}).")
+    if spec.params:
+        head = ("parameter", "values", "default", "in config.json", "meaning")
+        yield from ("", *table(head, *map(parameter, spec.params.items())))
+    if isinstance(spec, Format):
+        yield from ("", *tensor_table(raw["tensors"]))
+        yield from ("", f"Value: `{raw['value']}`. Fused parts: {', '.join(spec.parts.stored)}.")
+    if isinstance(spec, Checkpoint) and spec.detect:
+        facts = ", ".join(f"`{name}: {value}`" for name, value in spec.detect.items())
+        yield from ("", f"Detected in config.json by `quantization_config` with {facts}.")
+    if isinstance(spec, Kernel):
+        yield from ("", accepted(spec))
+    if isinstance(spec, Module):
+        yield from ("", *module_table(raw))
+    if isinstance(spec, Format):
+        yield from ("", reached(spec))
+    tried = "; ".join(" ".join(f"{name}={shown(value)}" for name, value in line.items()) for line in raw["try"])
+    yield from ("", f"Tried at: {tried}.")
+
+
+def parameter(item: tuple[str, Param]) -> tuple[str, str, str, str, str]:
+    name, param = item
+    values = ", ".join(map(code, param.values)) or {"bool": "`true`, `false`", "int": "a positive integer",
+                                                    "group": "a positive integer or `-1`", "names": "names"}[param.type]
+    default = "" if param.default is None else code(param.default)
+    ways = (param.config,) if isinstance(param.config, str) else param.config or ()
+    first = code(param.values[0]) if param.values else ""
+    return f"`{name}`", values, default or first, ", ".join(f"`{way}`" for way in ways), param.doc or ""
+
+
+def tensor_table(tensors: Mapping[str, Any]) -> Iterator[str]:
+    rows = [("tensor", "role", "dtype", "code", "split", "order", "where")]
+    for name, tensor in tensors.items():
+        rows.append((f"`{name}`", tensor["role"].replace("_", " "), *storage(tensor), condition(tensor)))
+        for case in tensor.get("cases", ()):
+            rows.append((f"also `{case['name']}`" if "name" in case else "", "", *storage(case), condition(case)))
+    yield from table(*rows)
+
+
+def storage(tensor: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("dtype", "code", "split", "order"):
+        value = tensor.get(key, "")
+        yield " or ".join(map(code, value)) if isinstance(value, list) else code(value) if value else ""
+
+
+def condition(tensor: Mapping[str, Any]) -> str:
+    facts = [code(tensor["when"])] if "when" in tensor else []
+    for key in ("scaled", "plus", "reciprocal", "derive"):
+        if key in tensor:
+            facts.append(f"{key}: {code(tensor[key])}")
+    if "shape" in tensor:
+        facts.append("shape: " + code(", ".join(map(str, tensor["shape"]))))
+    return "; ".join(facts)
+
+
+def accepted(spec: Kernel) -> str:
+    tiles = ", or ".join(f"n to a multiple of {tile.n} and k to one of {tile.k}" for tile in spec.accepts.tiles)
+    groups = ", ".join("one group" if group == -1 else str(group) for group in spec.accepts.groups)
+    high, low = divmod(spec.accepts.capability, 10)
+    return f"Pads {tiles}. Groups along k: {groups}. Compute capability from {high}.{low}."
+
+
+def module_table(raw: Mapping[str, Any]) -> Iterator[str]:
+    yield "Axes: " + "; ".join(f"`{axis}`, {what}" for axis, what in raw["axes"].items()) + "."
+    cut = "; ".join(f"{kind} ranks cut `{axis}`" for kind, axis in raw.get("ranks", {}).items())
+    seen = ", ".join(f"`{axis}`" for axis in raw.get("visible", ()))
+    yield from ("", f"{cut[0].upper() + cut[1:] if cut else 'No ranks'}. Visible outside: {seen or 'nothing'}.", "")
+    rows = [("matrix", "n", "k", "parts", "padded")]
+    for name, matrix in raw["matrices"].items():
+        padded = {"part": "each part at its end", "tail": "once, at the end"}[matrix.get("pad", "part")]
+        rows.append((f"`{name}`", f"`{matrix['n']}`", f"`{matrix['k']}`", shown(matrix.get("parts", "")), padded))
+    yield from table(*rows)
+
+
+def reached(spec: Format) -> str:
+    """Where a format leads, in one paragraph."""
+    lines = []
+    for variant in variants():
+        if variant.spec is not spec:
+            continue
+        found: dict[str, list[str]] = {"exact": [], "rounds": [], "checked": []}
+        for target in variants():
+            if word := in_a_word(plan_of(variant, target)):
+                found[word].append(f"`{target.spec.name}`")
+        how = {"exact": "exactly", "rounds": "with rounded scales", "checked": "where the data allow it"}
+        words = [f"{how[word]} to {', '.join(names)}" for word, names in found.items() if names]
+        bits = f" ({variant.bits} bit)" if variant.bits else ""
+        lines.append(f"Converts{bits} " + "; ".join(words) + ".")
+    return " ".join(lines)
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
