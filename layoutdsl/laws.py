@@ -1,7 +1,7 @@
 """The arithmetic of proofs: whether a run follows a chain, and whether a set of runs covers what it should.
 
-Nothing here knows how runs are made. Coverage along one axis is a comparison of intervals where runs are unbroken. Else,
-and for addresses, it is an identity of polynomials, tested at a point drawn from the plan's own digest: the sum of
+Nothing here knows how runs are made. Coverage along one axis is a comparison of intervals where runs are unbroken;
+else, and for addresses, it is an identity of polynomials, tested at a point drawn from the plan's digest: the sum of
 z^address over all elements must equal 1 + z + ... + z^(total - 1). A false one passes with a probability below 2^-80.
 Either costs a few operations per loop, whatever the extents.
 
