@@ -17,8 +17,6 @@ from decoders.numbers import FLOAT, f32
 
 from layoutdsl import Plan, compile_plan
 
-BACKEND = "torch"
-
 # kernel -> activation (None: that of the parameters' dtype), exponent that its float scales carry
 KERNELS = {
     "marlin_int4_a16": (None, {}), "marlin_int8_a16": (None, {}),
@@ -179,8 +177,9 @@ def array(made: torch.Tensor) -> np.ndarray:
 
 
 def run(job: Job, tensors: dict[str, list], *, plan: Plan | None = None, **options) -> dict[str, np.ndarray]:
+    """The target's arrays. Options are those of Plan.run."""
     plan = plan or job.plan
-    return {name: array(made) for name, made in plan.run(given(plan, tensors), backend=BACKEND, **options).items()}
+    return {name: array(made) for name, made in plan.run(given(plan, tensors), **options).items()}
 
 
 def stored(job: Job, plan: Plan, made: dict[str, np.ndarray], matrix: Matrix, at: int) -> np.ndarray:
@@ -212,11 +211,11 @@ def rows(job: Job, plan: Plan, matrix: Matrix, lengths: list[int]) -> list[np.nd
 # --- check ------------------------------------------------------------------------------------------------------------
 
 
-def check(job: Job, rng=None, tensors: dict[str, list] | None = None) -> dict[str, np.ndarray]:
+def check(job: Job, rng=None, tensors: dict[str, list] | None = None, **options) -> dict[str, np.ndarray]:
     """Convert, and hold the target against the source: logical region exact, padding zero. Returns the target."""
     tensors = job.draw(rng) if tensors is None else tensors
     plan = job.plan
-    made = run(job, tensors, plan=plan)
+    made = run(job, tensors, plan=plan, **options)
     for matrix in job.matrices:
         for at, expert in enumerate(job.held):
             _check_matrix(job, plan, tensors, made, matrix, at, expert)
@@ -252,7 +251,7 @@ def _check_matrix(job, plan, tensors, made, matrix, at, expert):
             _within(job, plan, matrix, expected, want, job.logical(tensors, matrix, expert, _ones(job.source))[part])
         found[place, : want.shape[1]] = 0
     assert not found.any(), "padding holds a value"
-    _check_bias(job, tensors, made, matrix, at, expert, places, found.shape[0])
+    _check_bias(job, plan, tensors, made, matrix, at, expert, places, found.shape[0])
 
 
 def _ones(source: Format):
@@ -290,14 +289,16 @@ def _within(job, plan, matrix, made, exact, levels):
     assert (np.abs(made - exact) <= np.maximum(np.abs(exact) * step, np.abs(levels) * np.ldexp(least, -power))).all()
 
 
-def _check_bias(job, tensors, made, matrix, at, expert, places, n):
+def _check_bias(job, plan, tensors, made, matrix, at, expert, places, n):
     assert (f"{matrix.name}.bias" in made) == bool(job.source.bias)
     if not job.source.bias:
         return
     values = job.logical(tensors, matrix, expert, _bias(job.source))
-    want = np.zeros(n)
+    exact, here = np.zeros(n), matrix.cut != "k" or job.rank == 0 or job.tp == 1
     for part, place in zip(values, places):
-        want[place] = nearest(part[:, 0], job.dtype) if matrix.cut != "k" or job.rank == 0 or job.tp == 1 else 0
+        exact[place] = part[:, 0] * here
+    want = nearest(exact, job.dtype)
+    assert (want == exact).all() or f"{matrix.name}.bias" in dict(plan.losses)
     bias = made[f"{matrix.name}.bias"]
     got = FLOAT[job.dtype](marlin.bias_bits(bias[at] if job.experts else bias, n=n))
     np.testing.assert_array_equal(got, want)

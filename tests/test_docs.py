@@ -2,6 +2,7 @@
 
     ```yaml                a spec, linted with the proofs at its sizes to try
     ```yaml file=NAME      written to the file NAME, for what follows (some are wrong on purpose, so it is not linted)
+    ```diff file=NAME      changes that file; `@@` stands between two places
     ```yaml from=PATH      lines out of a file of the repository, in its order
     ```python              run; the blocks of a document share their names
     ```text                directly below python: what it printed
@@ -106,6 +107,8 @@ class Document:
             last = None
             if block.language == "yaml":
                 self.yaml(block)
+            if block.language == "diff":
+                self.diff(block)
             if block.language == "python":
                 last = block, self.python(block)
             if block.language == "console":
@@ -140,6 +143,16 @@ class Document:
                     prove_spec(spec, entry)
             except LayoutError as error:
                 self.fail(block, str(error))
+
+    def diff(self, block: Block) -> None:
+        file = Path(block.options["file"])
+        text = file.read_text(encoding="utf-8")
+        for hunk in "\n".join(block.lines).split("\n@@\n"):
+            old, new = ("".join(f"{line[1:]}\n" for line in hunk.split("\n") if line[:1] in f" {mark}") for mark in "-+")
+            if text.count(old) != 1:
+                self.fail(block, f"{file} has {text.count(old)} places for\n{old}")
+            text = text.replace(old, new)
+        file.write_text(text, encoding="utf-8")
 
     def python(self, block: Block) -> str:
         self.count += 1

@@ -29,6 +29,17 @@ def refused(tensor: str, where: str, why: str) -> LayoutError:
                        help="the target cannot hold this value; check the checkpoint, or choose another kernel or dtype")
 
 
+def order_refused(plan: Plan, tensor: str, expert: int, position: int, k: int, found: int, group: int) -> LayoutError:
+    """An act-order whose groups do not have their number of inputs: `found` is the group of the sorted `position`."""
+    where = f"expert {plan.experts[1] + expert}, k {k}" if plan.experts[0] else f"k {k}"
+    wanted = position // group if group else 0
+    return LayoutError(
+        f"`{tensor}` at {where}: sorted by group, place {position} holds group {found}, group {wanted} belongs there",
+        code="LP172", name="unequal-groups",
+        help=f"every group of an act-order checkpoint has {group or 'all'} inputs; check group and the file",
+    )
+
+
 def ratios(plan: Plan, reduction: Reduction, globals_: Sequence[float], expert: int) -> list[int]:
     """Powers of two of the parts' global scales over the first part's; LayoutError where one is none."""
     matrix = reduction.output.split(".")[0]

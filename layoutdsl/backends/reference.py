@@ -14,7 +14,7 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
-from layoutdsl.backends.places import place, ratios, refused
+from layoutdsl.backends.places import order_refused, place, ratios, refused
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import Chain, Run, View
@@ -292,11 +292,7 @@ class _Reference:
             order = sorted(range(len(groups)), key=groups.__getitem__)
             for position, coordinate in enumerate(order):
                 if groups[coordinate] != (position // group if group else 0):
-                    raise refused(
-                        tensor,
-                        f"k {coordinate}",
-                        f"group {groups[coordinate]} does not hold {group} inputs, so sorting does not make whole groups",
-                    )
+                    raise order_refused(self.plan, tensor, expert, position, coordinate, groups[coordinate], group)
             self.orders[key] = order
         return self.orders[key]
 

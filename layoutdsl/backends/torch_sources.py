@@ -8,7 +8,7 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends.boxes import Box, boxes, first
-from layoutdsl.backends.places import refused
+from layoutdsl.backends.places import order_refused
 from layoutdsl.backends.torch_recodes import STORED
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Lookup, Move, Plan, TensorInfo
@@ -68,8 +68,7 @@ class Sources:
             position = torch.arange(groups.numel(), device=groups.device)
             index = first(groups != (position // group if group else 0))
             if index is not None:
-                raise refused(tensor, f"k {int(order[index])}", f"group {int(groups[index])} does not hold {group} inputs, "
-                              "so sorting does not make whole groups")
+                raise order_refused(self.plan, tensor, expert, index, int(order[index]), int(groups[index]), group)
             self.found[key] = order
         return self.found[key]
 
