@@ -3,7 +3,7 @@
     python scripts/generate_docs.py            write them
     python scripts/generate_docs.py --check    exit 1 where a file is not as it would be written
 
-docs/spec-reference.md and docs/formats.md are written whole; README.md and docs/laws.md have a part of their own
+docs/spec-reference.md and docs/formats.md are written whole; README.md, CONTRIBUTING.md and docs/laws.md have a part
 between two comments. Nothing is listed twice: a new key, code, recode, finding or spec shows up by itself.
 """
 
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def wanted() -> tuple[tuple[Path, str], ...]:
             (path, filled(path.read_text(encoding="utf-8"), name, list(lines)))
             for path, name, lines in (
                 (ROOT / "README.md", "formats", reach_table()),
+                (ROOT / "CONTRIBUTING.md", "modules", module_list()),
                 (ROOT / "docs" / "laws.md", "recodes", recode_table()),
             )
             if path.exists()
@@ -315,22 +317,34 @@ def variants(model: type[Format] = Format) -> tuple[Variant, ...]:
 
 
 @cache
-def plan_of(a: Variant, b: Variant) -> Plan | None:
-    """A plan from one to the other, with whatever dtype and group it takes; None where there is no conversion."""
-    sides = {"source": a, "target": b}
-    bits: dict[str, Any] = {f"{side}.bits": v.bits for side, v in sides.items() if v.bits is not None}
-    dtypes = {value for v in sides.values() if "dtype" in v.spec.params for value in v.spec.params["dtype"].values}
-    known = [side for side, v in sides.items() if "dtype" in v.spec.params]
-    for dtype in sorted(map(str, dtypes), reverse=True) or [None]:
-        for group in (None, 128, 32):
-            params = dict(bits)
-            params |= {f"{side}.dtype": dtype for side in known if dtype is not None}
-            if group is not None:
-                params |= {f"{side}.group": group for side, v in sides.items() if "group" in v.spec.params}
-            try:
-                return compile_plan(a.spec, b.spec, "linear", SIZES, params=params)
-            except LayoutError:
-                continue
+def plans_of(a: Variant, b: Variant) -> tuple[Plan, ...]:
+    """A plan from one to the other for each dtype and writer, with a group that both take; none where there is none."""
+    return tuple(plan for choice in choices(a, b) if (plan := plan_with(a, b, choice)) is not None)
+
+
+def choices(a: Variant, b: Variant) -> Iterator[dict[str, Any]]:
+    sides = {"source": a.spec, "target": b.spec}
+    own = {f"{side}.bits": v.bits for side, v in (("source", a), ("target", b)) if v.bits is not None}
+    writers = [(f"{side}.writer", s.params["writer"].values) for side, s in sides.items() if "writer" in s.params]
+    dtypes = dict.fromkeys(value for s in sides.values() for value in values_of(s, "dtype"))
+    for dtype in sorted(map(str, dtypes), reverse=True):
+        same = {f"{side}.dtype": dtype for side, spec in sides.items() if "dtype" in spec.params}
+        for chosen in product(*(values for _, values in writers)):
+            yield {**own, **same, **dict(zip([name for name, _ in writers], chosen))}
+
+
+def values_of(spec: Format, name: str) -> tuple[Any, ...]:
+    return spec.params[name].values if name in spec.params else ()
+
+
+def plan_with(a: Variant, b: Variant, params: Mapping[str, Any]) -> Plan | None:
+    for group in (None, 128, 32):
+        groups = {} if group is None else {
+            f"{side}.group": group for side, v in (("source", a), ("target", b)) if "group" in v.spec.params}
+        try:
+            return compile_plan(a.spec, b.spec, "linear", SIZES, params={**params, **groups})
+        except LayoutError:
+            continue
     return None
 
 
@@ -346,7 +360,8 @@ def narrows(plan: Plan) -> bool:
     return False
 
 
-def in_a_word(plan: Plan | None) -> str:
+def in_a_word(a: Variant, b: Variant) -> str:
+    plan = next(iter(plans_of(a, b)), None)
     if plan is None:
         return ""
     return "checked" if narrows(plan) else "rounds" if plan.losses else "exact"
@@ -358,7 +373,7 @@ def reach_table() -> Iterator[str]:
     prefix = "marlin_" if all(kernel.spec.name.startswith("marlin_") for kernel in kernels) else ""
     rows = [("checkpoint", *(kernel.name.replace(prefix, "") for kernel in kernels))]
     for checkpoint in variants(Checkpoint):
-        rows.append((checkpoint.name, *(in_a_word(plan_of(checkpoint, kernel)) for kernel in kernels)))
+        rows.append((checkpoint.name, *(in_a_word(checkpoint, kernel) for kernel in kernels)))
     yield from table(*rows)
     if prefix:
         yield from ("", f"Kernel names without their `{prefix}`.")
@@ -367,11 +382,11 @@ def reach_table() -> Iterator[str]:
 def recode_table() -> Iterator[str]:
     """Every recode that a plan between two shipped formats uses, with what it may lose."""
     found: dict[str, dict[tuple[str, str], set[str]]] = {}
-    for plan in (plan_of(a, b) for a in variants() for b in variants()):
-        for program in plan.programs if plan else ():
-            recode, losses = program.recode, dict(plan.losses) if plan else {}
-            pair = (recode.source, recode.target)
-            found.setdefault(recode.name, {}).setdefault(pair, set()).add(losses.get(program.output, ""))
+    for plan in (plan for a in variants() for b in variants() for plan in plans_of(a, b)):
+        losses = dict(plan.losses)
+        for program in plan.programs:
+            recode, loss = program.recode, losses.get(program.output, "").partition(": ")[2]
+            found.setdefault(recode.name, {}).setdefault((recode.source, recode.target), set()).add(loss)
     rows = [("recode", "from and to", "loss")]
     for name, pairs in sorted(found.items()):
         by_loss: dict[tuple[str, ...], list[str]] = {}
@@ -385,6 +400,27 @@ def recode_table() -> Iterator[str]:
 def said(losses: Sequence[str]) -> str:
     stated = "; ".join(loss for loss in losses if loss)
     return "exact" if not stated else stated if "" not in losses else f"exact, or {stated}"
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+def module_list() -> Iterator[str]:
+    """The package's modules in the order of LAYERS in tests/test_house.py, each with the first sentence about it."""
+    house = ast.parse((ROOT / "tests" / "test_house.py").read_text(encoding="utf-8"))
+    found = next(node.value for node in house.body if isinstance(node, ast.Assign) and plain_name(node) == "LAYERS")
+    rows = [("module", "what it is")]
+    for name in ast.literal_eval(found):
+        path = ROOT / "layoutdsl" / name.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        sentence = re.split(r"(?<=[.:])\s*\n\s*\n|(?<=\.) |(?<=\.)\n", docstring)[0]
+        rows.append((f"`{name}`", " ".join(sentence.split()).rstrip(":.") + "."))
+    yield from table(*rows)
+
+
+def plain_name(node: ast.Assign) -> str:
+    return node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
 
 
 # --- gallery ----------------------------------------------------------------------------------------------------------
@@ -492,7 +528,7 @@ def reached(spec: Format) -> str:
             continue
         found: dict[str, list[str]] = {"exact": [], "rounds": [], "checked": []}
         for target in variants():
-            if word := in_a_word(plan_of(variant, target)):
+            if word := in_a_word(variant, target):
                 found[word].append(f"`{target.spec.name}`")
         how = {"exact": "exactly", "rounds": "with rounded scales", "checked": "where the data allow it"}
         words = [f"{how[word]} to {', '.join(names)}" for word, names in found.items() if names]

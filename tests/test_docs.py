@@ -148,7 +148,8 @@ class Document:
         file = Path(block.options["file"])
         text = file.read_text(encoding="utf-8")
         for hunk in "\n".join(block.lines).split("\n@@\n"):
-            old, new = ("".join(f"{line[1:]}\n" for line in hunk.split("\n") if line[:1] in f" {mark}") for mark in "-+")
+            lines = hunk.split("\n")
+            old, new = ("".join(f"{line[1:]}\n" for line in lines if line[:1] in f" {mark}") for mark in "-+")
             if text.count(old) != 1:
                 self.fail(block, f"{file} has {text.count(old)} places for\n{old}")
             text = text.replace(old, new)
@@ -231,7 +232,7 @@ def test_a_wrong_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "read_text", lambda path, encoding: text if path == bad else read(path, encoding))
     document = Document(bad)
     document.run()
-    assert [line.split(": ")[0] for line in document.wrong] == ["bad.md:6", "bad.md:10", "bad.md:14", "bad.md:17"]
+    assert [line.split(": ")[0] for line in document.wrong] == ["bad.md:5", "bad.md:9", "bad.md:13", "bad.md:16"]
 
 
 # ---------------------------------------------------------------- links, and what is generated

@@ -43,7 +43,7 @@ SOURCES = {
     "gpt_oss": (Mxfp4, {"writer": "gpt_oss"}, {}, ("marlin_mxfp4_a16",)),
 }
 MODULES = ("linear", "linear_fused", "moe_gated", "moe_plain")
-CASES = [(name, kernel, module) for name, (*_, kernels) in SOURCES.items() for kernel in kernels for module in MODULES]
+CASES = [pytest.param(name, kernel, module, id=f"{name}-{kernel}-{module}") for name, (*_, kernels) in SOURCES.items() for kernel in kernels for module in MODULES]
 
 
 @st.composite
@@ -85,7 +85,7 @@ def inputs(draw, ranks, group):
     return ranks * draw(st.sampled_from([group, 2 * group, *parts]) if group < 128 else st.sampled_from([group, *parts]))
 
 
-@pytest.mark.parametrize(("name", "kernel", "module"), CASES, ids="-".join)
+@pytest.mark.parametrize(("name", "kernel", "module"), CASES)
 def test_round_trip(name, kernel, module):
     @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(jobs(name, kernel, module), st.integers(0, 2**32 - 1))
@@ -99,7 +99,7 @@ SMALL = {"linear": {"n": 37, "k": 75}, "linear_fused": {"n": (5, 9, 3), "k": 50}
          "moe_plain": {"e": 1, "i": 33, "h": 44}}
 
 
-@pytest.mark.parametrize(("name", "kernel", "module"), CASES, ids="-".join)
+@pytest.mark.parametrize(("name", "kernel", "module"), CASES)
 def test_reference(name, kernel, module):
     """The definition itself, once for each."""
     make, fixed, drawn, _ = SOURCES[name]

@@ -26,8 +26,8 @@ Loop = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True)
 class Box:
-    """One run along n times one along k, outermost loop first. `at` is the coordinate and `src` the source address along
-    n and along k; `join` says that all its target elements are written by another box."""
+    """One run along n times one along k. `at` is the coordinate and `src` the source address along n and along k;
+    `join` says that all its target elements are written by another box."""
 
     part: int
     at: tuple[int, int]
@@ -96,7 +96,7 @@ class Box:
 
 
 def boxes(move: Move) -> Iterator[Box]:
-    """The boxes of a move in order. Loops that move neither address only count elements that share, and are left out."""
+    """The boxes of a move, in order. Loops that move neither address, which only count elements, are left out."""
     for n in move.n:
         for k in move.k:
             loops = tuple(
@@ -133,12 +133,12 @@ def first(mask: torch.Tensor) -> int | None:
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """target.copy_(source); on a CPU apart for each place in a word, since torch is slow at loops of two or four."""
-    dims = enumerate(zip(target.stride(), target.shape))
-    steps = [(step, at) for at, (step, size) in dims if step < 8 and 1 < size <= 8]
-    if target.numel() < 1 << 16 or target.is_cuda or not steps:
+    """target.copy_(source); on a CPU apart for each turn of an innermost loop of two or three, where torch is slow."""
+    steps = target.stride()
+    dims = [(steps[at], at) for at, size in enumerate(target.shape) if size > 1]
+    at = min(dims)[1] if dims else 0
+    if not dims or target.shape[at] > 3 or target.is_cuda or target.numel() < 1 << 14:
         target.copy_(source)
         return
-    _, at = min(steps)
     for index in range(target.shape[at]):
         copy(target.select(at, index), source.select(at, index))

@@ -4,10 +4,10 @@ Works on any device and never loops over elements. Codes lie in flat arrays, a b
 `as_strided` over them (boxes.py). Gathered axes (act-order) look their addresses up in index tensors. Of 4-bit tensors
 one expert is unpacked at a time.
 
-Without `out` every tensor is made in one pass, and nothing is returned where a value is refused. With `out`, every check
-and every recode that may refuse runs first, and nothing is written before all have passed; outputs that overlap inputs,
-or stand on another device, are made apart and copied. Refusals name the first place in the order in which the reference
-backend walks.
+Without `out` every tensor is made in one pass, and nothing is returned where a value is refused. With `out`, every
+check and every recode that may refuse runs first, and nothing is written before all have passed; outputs that overlap
+inputs, or stand on another device, are made apart and copied. Refusals name the first place in the order in which the
+reference backend walks.
 """
 
 from __future__ import annotations
@@ -97,9 +97,12 @@ class _Torch:
 
     def lost(self) -> list[Lost]:
         """What `write` has lost to 0."""
-        found = {key: (int(torch.stack([mask.sum() for mask in masks]).sum()), sum(mask.numel() for mask in masks))
-                 for key, masks in self.vanished.items()}
-        return [Lost(name, self.plan.experts[1] + expert, count, of) for (name, expert), (count, of) in found.items() if count]
+        found: list[Lost] = []
+        for (name, expert), masks in self.vanished.items():
+            count, of = int(torch.stack([mask.sum() for mask in masks]).sum()), sum(mask.numel() for mask in masks)
+            if count:
+                found.append(Lost(name, self.plan.experts[1] + expert, count, of))
+        return found
 
     def write(self, target: Mapping[str, torch.Tensor]) -> None:
         self.vanished.clear()
@@ -188,7 +191,8 @@ class _Torch:
             made, bad = twin(program.recode, codes, zero=beside.get("zero_point"), scale=beside.get("scale"),
                              factor=beside.get("global_scale", factor), shift=shift, stepwise=self.stepwise)
             if program.output in self.lossy:
-                self.vanished.setdefault((program.output, expert), []).append(written(box, vanished(program.recode, codes, made)))
+                lost = written(box, vanished(program.recode, codes, made))
+                self.vanished.setdefault((program.output, expert), []).append(lost)
         refuses = None if bad is None else first(bad)
         differs = None if target is None else _store(box, made, target)
         if differs is not None and (refuses is None or differs < refuses):
@@ -232,7 +236,9 @@ class _Torch:
             factor, _ = self.factors.get((program.reduction, 0), (0.0, 0))
             view.fill_(signed(recodes.apply(recode, 0, factor=factor), bits))
 
-    def _fill(self, program: Program, fill: Operand, info: TensorInfo, expert: int, target: torch.Tensor | None) -> None:
+    def _fill(
+        self, program: Program, fill: Operand, info: TensorInfo, expert: int, target: torch.Tensor | None
+    ) -> None:
         """Pads along k that repeat their group's zero point."""
         top = (1 << code_named(info.code).bits) - 1
         for move, box, name in data(fill.sources, fill.moves):
@@ -298,8 +304,9 @@ class _Torch:
     def _reduce(self, reduction: Reduction) -> None:
         program = next(program for program in self.plan.programs if program.output == reduction.output)
         if reduction.kind == "largest":
-            found = [top for expert in range(self.count) for _, top in self._tops(program, expert, signs=self.stepwise)]
-            self.factors.update({(reduction.name, expert): (max(found, default=0.0), 0) for expert in range(self.count)})
+            experts = range(self.count)
+            found = [top for expert in experts for _, top in self._tops(program, expert, signs=self.stepwise)]
+            self.factors.update({(reduction.name, expert): (max(found, default=0.0), 0) for expert in experts})
             return
         tops: list[float] = []
         for expert in range(self.count):
@@ -316,7 +323,7 @@ class _Torch:
             self.factors[reduction.name, expert] = (self.factors[reduction.name, expert][0], shift)
 
     def _tops(self, program: Program, expert: int, *, signs: bool) -> list[tuple[int, float]]:
-        """(part, largest value or, without `signs`, magnitude) of each box that a program reads; NaN counts as nothing."""
+        """(part, largest value or, without `signs`, magnitude) of each box that a program reads; NaN is left out."""
         code = code_named(program.recode.source)
         found: list[tuple[int, torch.Tensor]] = []
         for move, box, name in data(program.sources, program.moves):

@@ -23,11 +23,11 @@ def positions(start: int) -> View:
 def lie_within(runs: Iterable[Run], low: int, high: int, tensor: str, axis: str) -> None:
     """Runs go forward through [low, high). Before all other laws, since it bounds the numbers that these add up."""
     for run in runs:
-        last = run.x
+        last, below = run.x, 0
         for count, step, _, _ in run.loops:
-            if count < 2 or step < 1:
-                broken("meaning", f"a loop along {axis} at {run.x} does not go forward", tensor)
-            last += (count - 1) * step
+            if count < 2 or step <= below:
+                broken("meaning", f"the loops along {axis} at {run.x} do not go forward, innermost first", tensor)
+            last, below = last + (count - 1) * step, step
         if run.x < low or last >= high:
             broken("meaning", f"a run along {axis} goes from {run.x} to {last}, beyond {low} to {high - 1}", tensor)
 

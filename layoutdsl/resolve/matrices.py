@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -175,7 +176,7 @@ def _whole(axis: str, sizes: Sizes) -> int:
 def _cut(axis: str, size: int, count: int, rank: int, kind: str, part: str = "") -> Stretch:
     if size % count:
         of = f" of part `{part}`" if part else ""
-        fits = next(c for c in range(count, 0, -1) if size % c == 0)
+        fits = max(d for low in range(1, math.isqrt(size) + 1) if size % low == 0 for d in (low, size // low) if d <= count)
         raise LayoutError(
             f"axis `{axis}`{of} has {size} elements, which {count} {kind} ranks do not divide evenly",
             code="LP120",

@@ -291,11 +291,10 @@ def _spread(side: Side, matrix: Matrix, unit: int | None, parts: tuple[int, ...]
     alternating = side.params["parts"] == "alternating" and len(parts) > 1
     if by_part and len(parts) > 1:
         return _Spread(tuple(extent for _, extent in spans), tuple(offset for offset, _ in spans), 1, lengths)
+    tail = side.mode == "padded" and matrix.pad == "tail"
     if len(parts) == 1:
         offset, extent = spans[0]
-        if side.mode == "padded" and matrix.pad == "tail":
-            extent = matrix.n_padded
-        return _Spread((extent,), (offset,), 1, lengths)
+        return _Spread((matrix.n_padded if tail else extent,), (offset,), 1, lengths)
     widths = [extent for _, extent in spans]
     if alternating:
         if len(set(widths)) > 1:
@@ -306,15 +305,15 @@ def _spread(side: Side, matrix: Matrix, unit: int | None, parts: tuple[int, ...]
                 help="use parts=stacked or parts=apart",
             )
         start = spans[0][0] * len(parts)
-        return _Spread((sum(widths),), tuple(start + at for at in range(len(parts))), len(parts), lengths)
-    if side.mode == "padded" and matrix.pad == "tail":
+        total = matrix.n_padded if tail else sum(widths)
+        return _Spread((total,), tuple(start + at for at in range(len(parts))), len(parts), lengths)
+    if tail:
         widths = list(lengths)
     offsets, at = [], 0
     for (offset, _), width in zip(spans, widths):
         offsets.append(at + offset)
         at += width
-    total = matrix.n_padded if side.mode == "padded" and matrix.pad == "tail" else at
-    return _Spread((total,), tuple(offsets), 1, lengths)
+    return _Spread((matrix.n_padded if tail else at,), tuple(offsets), 1, lengths)
 
 
 def _span(side: Side, stretch: Stretch, unit: int | None) -> tuple[int, int]:
