@@ -44,7 +44,11 @@ class Chain:
 
     def at(self, x: int) -> int:
         """Address of coordinate `x`, in codes."""
-        return sum((x // weight % extent if extent else x // weight) * stride for weight, extent, stride in self.digits)
+        address = 0
+        for weight, extent, stride in self.digits:
+            if stride:
+                address += (x // weight % extent if extent else x // weight) * stride
+        return address
 
     @property
     def inner(self) -> int:

@@ -42,7 +42,8 @@ class Matrix(NamedTuple):
 
 @dataclass
 class Job:
-    """A format's tensors into a kernel's, for one rank. `stored` says how fused parts are stored on either side."""
+    """A format's tensors into a kernel's, for one rank. `stored` says how fused parts are stored on either side;
+    `sharded`, that the file holds this rank's slice alone."""
 
     source: Format
     kernel: str
@@ -58,6 +59,7 @@ class Job:
     rank: int = 0
     ep: int = 1
     ep_rank: int = 0
+    sharded: bool = False
 
     def __post_init__(self):
         self.dtype = self.dtype or self.source.dtype
@@ -75,24 +77,40 @@ class Job:
         if self.module in ("linear_fused", "moe_gated"):
             params |= {"source.parts": self.stored[0], "target.parts": self.stored[1]}
         return compile_plan(self.source.spec, self.kernel, self.module, self.sizes, params=params | self.params, tp=self.tp,
-                            rank=self.rank, ep=self.ep, ep_rank=self.ep_rank, padded=self.padded)
+                            rank=self.rank, ep=self.ep, ep_rank=self.ep_rank, sharded=self.sharded, padded=self.padded)
 
     # the module, in our own words -----------------------------------------------------------------------------------
 
     @property
     def experts(self) -> int:
-        return self.sizes.get("e", 0)
+        """How many experts the file holds."""
+        return self.sizes.get("e", 0) // (self.ep if self.sharded else 1)
 
     @property
     def matrices(self) -> list[Matrix]:
+        """As the file holds them."""
+        if not self.sharded:
+            return self.whole
+        found = []
+        for matrix in self.whole:
+            n, k = (self.tp if matrix.cut == axis else 1 for axis in "nk")
+            found.append(matrix._replace(widths=tuple(width // n for width in matrix.widths), k=matrix.k // k))
+        return found
+
+    @property
+    def whole(self) -> list[Matrix]:
         sizes = self.sizes
         if self.experts:
             parts = ("gate", "up") if self.module == "moe_gated" else ("",)
-            return [Matrix("w13", parts, (sizes["i"],) * len(parts), sizes["h"], "n", False),
-                    Matrix("w2", ("",), (sizes["h"],), sizes["i"], "k", False)]
+            cuts = ("n", "k") if self.tp > 1 else ("", "")
+            return [
+                Matrix("w13", parts, (sizes["i"],) * len(parts), sizes["h"], cuts[0], False),
+                Matrix("w2", ("",), (sizes["h"],), sizes["i"], cuts[1], False),
+            ]
         parts = self.names if self.module == "linear_fused" else ("",)
         widths = sizes["n"] if isinstance(sizes["n"], tuple) else (sizes["n"],) * len(parts)
-        return [Matrix("linear", parts, widths, sizes["k"], self.split if self.tp > 1 else "", self.module == "linear_fused")]
+        cut = self.split if self.tp > 1 and self.split != "none" else ""
+        return [Matrix("linear", parts, widths, sizes["k"], cut, self.module == "linear_fused")]
 
     def holders(self, matrix: Matrix) -> list[tuple[str, tuple]]:
         """(prefix of the tensors' names, widths of the parts inside) of one matrix in the file."""
@@ -125,7 +143,7 @@ class Job:
 
     def cut(self, size: int, cut: bool) -> slice:
         length = size // self.tp
-        return slice(self.rank * length, (self.rank + 1) * length) if cut else slice(0, size)
+        return slice(self.rank * length, (self.rank + 1) * length) if cut and not self.sharded else slice(0, size)
 
     def order(self, tensors: dict, matrix: Matrix, expert: int):
         return self.source.order(self.of(tensors, self.holders(matrix)[0][0], expert))
@@ -138,12 +156,14 @@ class Job:
         for rows in self.values(tensors, matrix, expert, decode):
             rows = rows if inner is None else rows[inner]
             rows = rows if own is None else rows[:, own]
-            found.append(rows[self.cut(len(rows), matrix.cut == "n" and self.tp > 1), self.cut(matrix.k, matrix.cut == "k" and self.tp > 1)])
+            found.append(rows[self.cut(len(rows), matrix.cut == "n"), self.cut(matrix.k, matrix.cut == "k")])
         return found
 
     @property
     def held(self) -> range:
-        """The experts of this rank."""
+        """The experts of this rank, as the file counts them."""
+        if self.sharded:
+            return range(self.experts or 1)
         count = (self.experts or 1) // self.ep
         return range(self.ep_rank * count, (self.ep_rank + 1) * count)
 
@@ -294,7 +314,7 @@ def _check_bias(job, plan, tensors, made, matrix, at, expert, places, n):
     if not job.source.bias:
         return
     values = job.logical(tensors, matrix, expert, _bias(job.source))
-    exact, here = np.zeros(n), matrix.cut != "k" or job.rank == 0 or job.tp == 1
+    exact, here = np.zeros(n), matrix.cut != "k" or job.rank == 0
     for part, place in zip(values, places):
         exact[place] = part[:, 0] * here
     want = nearest(exact, job.dtype)
@@ -322,6 +342,6 @@ def _check_passed(job, plan, tensors, made, matrix):
         return
     assert ("gather_input", f"{matrix.name}.k_perm") in {(duty.kind, duty.tensor) for duty in plan.duties}
     for at, expert in enumerate(job.held):
-        order = job.order(tensors, matrix, expert)[job.cut(matrix.k, matrix.cut == "k" and job.tp > 1)]
+        order = job.order(tensors, matrix, expert)[job.cut(matrix.k, matrix.cut == "k")]
         got = made[f"{matrix.name}.k_perm"]
         np.testing.assert_array_equal(got[at] if job.experts else got, order)

@@ -2,7 +2,7 @@
 
 The source read by its decoder equals the target read by the kernel's, on the logical region, exactly or within the loss
 that the plan declares; padding is zero. Drawn: odd n and k, so that the last group, word, byte and block are partial;
-ranks; parts apart, stacked and alternating; biases, zero points, act-order; the dtypes of both sides.
+ranks, with whole files or their own slices; parts apart, stacked and alternating; biases, zero points, act-order; the dtypes of both sides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from conversions import Job, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = 10
+EXAMPLES = 16
 GROUPS = (-1, 32, 64, 128)
 FLOATS = ("float16", "bfloat16")
 INT4 = ("marlin_int4_a16", "marlin_int4_a8int8", "marlin_int4_a8fp8")
@@ -57,6 +57,8 @@ def jobs(draw, name, kernel, module):
     options = {"dtype": "bfloat16" if only_bf16 else choose(*FLOATS), "tp": draw(st.integers(1, 3))}
     options["rank"] = draw(st.integers(0, options["tp"] - 1))
     tp, group = options["tp"], params.get("group", BLOCK.get(source.spec))
+    if not source.act_order and source.spec != "fp8_block":  # whose slices may begin inside a block
+        options["sharded"] = draw(st.booleans())
     if module.startswith("moe"):
         options |= {"ep": draw(st.integers(1, 2))}
         options["ep_rank"] = draw(st.integers(0, options["ep"] - 1))

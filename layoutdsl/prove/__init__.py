@@ -13,8 +13,8 @@ Provenance needs no law of its own: a scale's program is complete and means what
 shares it, so each weight meets its own scale. The prover shares with the compiler only resolve (what a spec says) and
 recodes.apply (what a recode means); it neither compiles nor compares with a compiled plan.
 
-`given` reads what the plan says it is; `program`, with `moves` and `value`, proves one program; `beside` proves what is
-no program; `ranks` proves the plans of all ranks together.
+`given` reads what the plan says it is; `program`, with `moves`, `pads` and `value`, proves one program; `beside` proves
+what is no program; `ranks` proves the plans of all ranks together.
 """
 
 from __future__ import annotations

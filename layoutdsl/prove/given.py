@@ -219,7 +219,8 @@ def _fits(plan: Plan, side: Side | None, wide: Sequence[Matrix], found: Sequence
     kernel = side.format
     assert isinstance(kernel, Kernel)
     for matrix, (name, group) in zip(wide, plan.groups):
-        if (group or -1) not in kernel.accepts.groups or group not in (0, side.params.get("group", group)):
+        stated = group in (0, side.params.get("group", group))
+        if group < 0 or (group or -1) not in kernel.accepts.groups or not stated:
             broken("header", f"kernel `{kernel.name}` does not take group {group} of `{name}`")
         if not any(matrix.n_padded % tile.n == 0 and matrix.k.padded % tile.k == 0 for tile in kernel.accepts.tiles):
             broken(

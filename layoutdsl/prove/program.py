@@ -1,17 +1,17 @@
-"""The laws of one program: what it moves, that it writes each target element once, and why its pads are harmless."""
+"""The laws of one program: where its moves stand, and that it writes each target element once."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NoReturn
 
 from layoutdsl import laws
 from layoutdsl.codes import code_named
-from layoutdsl.layout import Run, View
+from layoutdsl.layout import View
 from layoutdsl.plan import Lookup, Move, Operand, Program
 from layoutdsl.prove.given import Given, Pair, broken
-from layoutdsl.prove.moves import NOWHERE, complete, join, lie_within, positions, stand
+from layoutdsl.prove.moves import NOWHERE, complete, join, positions, stand
+from layoutdsl.prove.pads import Pads, whole_groups
 from layoutdsl.prove.value import MADE, keeps_value
 from layoutdsl.resolve import Stored
 
@@ -57,8 +57,8 @@ class _Prover:
             self._moved(brought, target.role, program.sources)
         self._operands()
         filled = self._filled()
-        for move in pads:
-            self._pad(move, filled)
+        low = filled if program.fill is not None else target.k_gap[0]
+        Pads(self.given, self.pair, target, low, filled).prove(pads)
         self._once()
 
     def _fail(self, law: str, message: str) -> NoReturn:
@@ -193,85 +193,4 @@ class _Prover:
         )
         if zero is None or not follows:
             return self.length
-        return min(sum(self.target.k_gap), _whole(self.length, zero.k_unit))
-
-    def _pad(self, move: Move, filled: int) -> None:
-        name = self.target.name
-        if move.gather_n or move.gather_k:
-            self._fail("meaning", "a pad has no source")
-        if not move.n or not move.k:
-            self._fail("meaning", "a pad pads nothing")
-        gap_n = all(run.part == -1 for run in move.n)
-        for run in move.n:
-            stand((run,), self._pad_view(run, gap_n), laws.DST, name, "n")
-        stand(move.k, View(self.target.k[0].chain), laws.DST, name, "k")
-        for axis, runs in (("n", move.n), ("k", move.k)):
-            stand(runs, NOWHERE, laws.SRC, name, axis)
-            if any(run.join or (axis == "k" and run.part != -1) for run in runs):
-                self._fail("meaning", "a run of pads neither joins nor, along k, belongs to a part")
-        first, end = self.target.k_gap[0], sum(self.target.k_gap)
-        lie_within(move.k, 0 if gap_n else first, end, name, "k")
-        low, high = min(run.x for run in move.k), max(laws.span(run)[1] for run in move.k)
-        expected = self._expected_pad(gap_n, low, high, filled)
-        if (move.pad, move.reason) != expected:
-            where = "n beyond the outputs" if gap_n else f"k {low} to {high}"
-            must = f"must be {expected[0]}, harmless because of its {expected[1]}"
-            self._fail("neutral", f"the pad at {where} {must}; it is {move.pad} ({move.reason})")
-
-    def _pad_view(self, run: Run, gap_n: bool) -> View:
-        """Where a run of pads along n stands: in a stretch without outputs, or with pads along k, in its part."""
-        low, high = laws.span(run)
-        if not gap_n:
-            if run.part not in self.target.parts:
-                self._fail("meaning", f"part {run.part} does not belong here")
-            lie_within((run,), 0, self.pair.matrix.n[run.part].length, self.target.name, "n")
-            return self.target.view(run.part)[0]
-        for view, first, count in self.target.n_gaps:
-            if first <= low and high < first + count and view.at(run.x) == run.dst:
-                lie_within((run,), first, first + count, self.target.name, "n")
-                return view
-        self._fail("meaning", f"n {low} to {high} is no stretch without outputs")
-
-    def _expected_pad(self, gap_n: bool, low: int, high: int, filled: int) -> tuple[int, str]:
-        """The code that pads must have and the first reason that is true of them."""
-        target = self.target
-        if not self.given.pads:
-            return 0, "unread"
-        if target.role == "zero_point":
-            return 0, "scale"
-        if target.role != "codes":
-            return (target.scaled, "scale") if target.code.kind == "power" else (0, "code")
-        beside = not gap_n and low < filled  # in a group that holds real elements
-        if beside and high >= filled:
-            self._fail("neutral", f"the pad at k {low} to {high} is partly in a group with a zero point")
-        code = target.code.bias if target.code.kind == "integer" and self.neutral else 0
-        zero = target.code.bias
-        if beside:
-            code = zero = self.pair.source["codes"][0].code.bias
-        if target.code.decode(code, zero) == 0 and not self._meets_zero_point(gap_n, low):
-            return code, "code"
-        return code, self._outer_reason(gap_n, low, high)
-
-    def _outer_reason(self, gap_n: bool, low: int, high: int) -> str:
-        """Why a pad that is not 0 is harmless all the same."""
-        scale = self.pair.first("target", "scale")
-        real = _whole(self.length, scale.k_unit) if scale is not None else 0
-        if gap_n or low >= real:
-            return "scale"
-        if high >= real:
-            self._fail("neutral", f"the pad at k {low} to {high} is partly beyond the real scales")
-        if not self.given.seen(self.pair.matrix.k.axis) and self.given.module.activation != "zero":
-            self._fail("neutral", "its input need not be zero: the module's activation may not map zero to zero")
-        return "input"
-
-    def _meets_zero_point(self, gap_n: bool, low: int) -> bool:
-        """Whether a pad's code 0 is minus the zero point of a group with real elements (the habit of zero pads)."""
-        zero, code = self.pair.first("target", "zero_point"), self.target.code
-        if gap_n or zero is None or self.neutral or code.kind != "integer" or not code.needs_zero_point:
-            return False
-        return low < _whole(self.length, zero.k_unit)
-
-
-def _whole(length: int, unit: int | None) -> float:
-    """Where the last group of real elements ends; without a unit one group is all."""
-    return math.inf if unit is None else -(-length // unit) * unit
+        return int(min(sum(self.target.k_gap), whole_groups(self.length, zero.k_unit)))

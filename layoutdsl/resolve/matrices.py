@@ -176,7 +176,8 @@ def _whole(axis: str, sizes: Sizes) -> int:
 def _cut(axis: str, size: int, count: int, rank: int, kind: str, part: str = "") -> Stretch:
     if size % count:
         of = f" of part `{part}`" if part else ""
-        fits = max(d for low in range(1, math.isqrt(size) + 1) if size % low == 0 for d in (low, size // low) if d <= count)
+        low = [divisor for divisor in range(1, math.isqrt(size) + 1) if size % divisor == 0]
+        fits = max(divisor for divisor in (*low, *(size // other for other in low)) if divisor <= count)
         raise LayoutError(
             f"axis `{axis}`{of} has {size} elements, which {count} {kind} ranks do not divide evenly",
             code="LP120",
