@@ -2,7 +2,7 @@
 
     from layoutdsl import compile_plan
 
-    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 64, "i": 1408, "h": 2048},
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 128, "i": 768, "h": 2048},
                         params={"group": 128}, tp=2, rank=0)
     kernel_tensors = plan.run(checkpoint_tensors)
 

@@ -32,7 +32,7 @@ DTYPE_BITS = {
     "uint8": 8,
     "int16": 16,
     "int32": 32,
-    "int64": 64,
+    "int64": 64, "uint16": 16, "uint32": 32,
     "float16": 16,
     "bfloat16": 16,
     "float32": 32,

@@ -42,11 +42,12 @@ def compile_plan(
 ) -> Plan:
     """The proven plan that turns one rank's slice of `source` tensors into `target` tensors.
 
-    source, target, module: shipped names, names in the folders `specs`, paths, or loaded specs. sizes: extents of the module's axes
-    before sharding; a list of widths where the parts of a fused matrix have their own. params: values by name; a name
-    counts for every side that has it, `source.group`, `target.group` or `module.split` for one side alone; the target
-    takes over what it shares with the source. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is.
-    sharded: the source tensors are already this rank's slices. padded: imposes a padded extent per module axis.
+    source, target, module: shipped names, names in the folders `specs`, paths, or loaded specs. sizes: extents of the
+    module's axes before sharding; a list of widths where the parts of a fused matrix have their own. params: values by
+    name; a name counts for every side that has it, `source.group`, `target.group` or `module.split` for one side alone;
+    the target takes over what it shares with the source. A kernel keeps the source's groups unless `target.group` asks
+    for others. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is. sharded: the source tensors are
+    already this rank's slices. padded: imposes a padded extent per module axis.
 
     Raises LayoutError where no even cut can serve the shape, or the formats do not hold the same kind of code.
     """
@@ -74,7 +75,7 @@ def compile_plan(
         sharded,
         habits or Habits(),
         dict(padded or {}),
-        "group" in given["target"],
+        "target.group" in (params or {}),
     )
     plan = _compile(request)
     from layoutdsl.prove import prove

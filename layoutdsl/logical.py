@@ -11,7 +11,7 @@ from typing import Any
 
 from layoutdsl.compile import compile_plan
 from layoutdsl.library import spec_of_data
-from layoutdsl.model import Checkpoint, Format, Kernel, Module, ParamValue, Spec
+from layoutdsl.model import Checkpoint, Format, Kernel, Module, ParamValue, Parts, Spec
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
 
 VALUED = ("codes", "zero_point", "scale", "global_scale")
@@ -44,15 +44,17 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
 
 
 def _settings(spec: Format, n: int, k: int) -> list[tuple[str, dict[str, int], dict[str, ParamValue]]]:
-    """One plain matrix, and experts with two fused parts in each way that the format stores parts."""
+    """One plain matrix, and experts with two fused parts in each way that the format stores them, or with one part."""
     found: list[tuple[str, dict[str, int], dict[str, ParamValue]]] = [("linear", {"n": n, "k": k}, {})]
     sizes = {"e": 2, "i": n, "h": k} if isinstance(spec, Kernel) else {"e": 2, "i": k, "h": n}
+    if spec.parts == Parts():  # the spec says nothing of fused parts
+        return [*found, ("moe_plain", sizes, {})]
     return [*found, *(("moe_gated", sizes, {"parts": stored}) for stored in spec.parts.stored)]
 
 
 def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
     """The logical form of a format with bound parameters, itself a spec: same codes, same meaning, plain order."""
-    # So long a k that every tensor which some k calls for is there; sizes that cannot be are found before, at the true k.
+    # So long a k that every tensor which some k calls for is there; impossible sizes are found before, at the true k.
     stretch, inputs = Stretch("n", 64, 0, 64, 64), Stretch("k", 1 << 20, 0, 1 << 20, 1 << 20)
     matrix = Matrix("m", (), (stretch,), inputs, "part", 64, None, True)
     found = {t.name.removeprefix("m."): t for t in tensors(Side(spec, dict(params), "whole"), matrix)}

@@ -10,20 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from layoutdsl import LayoutError, compile_plan, conform
 from layoutdsl import recodes as definition
 from layoutdsl.backends.torch_recodes import STORED, decode, encode, signed, twin, unsigned, vanished
 from layoutdsl.codes import Unrepresentable, code_named
-from layoutdsl.library import load_spec
-from layoutdsl.model import Kernel
+from layoutdsl.library import files, load_spec
 from layoutdsl.plan import Lost, Plan, TensorInfo
 from layoutdsl.recodes import Habits, Recode
 
@@ -75,15 +76,18 @@ FREE = ("dtype", "scale_dtype", "writer", "global_scale", "scale", "zero_offset"
 PEER = Habits(pads="zero", nvfp4_factor="tensor", int16="stepwise")
 
 
-@dataclass
+@dataclass(repr=False)
 class Case:
     """A plan, how its tensors are drawn, and in words what it is for."""
 
-    plan: Plan = field(repr=False)
+    plan: Plan
     seed: int
     mood: str
     poison: bool
     what: str
+
+    def __repr__(self) -> str:
+        return f"{self.what}, seed {self.seed}, {self.mood}, poison {self.poison}"
 
 
 @st.composite
@@ -266,3 +270,310 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(raw(tensor)).hexdigest()[:16]
+
+
+# --- which pairs there are --------------------------------------------------------------------------------------------
+
+VARIANTS = ({}, {"target.group": 32}, {"target.group": -1}, {"source.group": 32, "source.block_n": 1})
+
+
+def test_no_other_pair_compiles():
+    """The families above are all there are: a new format joins one, or starts its own."""
+    names = sorted({name for kind in ("checkpoint", "kernel") for name in names_of(kind)})
+    assert names == sorted({name for family, _ in FAMILIES.values() for name in family})
+    known = {(a, b) for _, a, b in PAIRS}
+    for a in names:
+        for b in names:
+            assert (a, b) in known or not any(compiles(a, b, variant) for variant in VARIANTS), (a, b)
+
+
+def names_of(kind: str) -> list[str]:
+    return [path.stem for path in files() if path.parent.name == kind]
+
+
+def compiles(source: str, target: str, params: dict) -> bool:
+    try:
+        compile_plan(source, target, "linear", {"n": 64, "k": 128}, params=params)
+    except LayoutError:
+        return False
+    return True
+
+
+# --- recodes ----------------------------------------------------------------------------------------------------------
+
+FACTOR = 0.7337646484375
+TWINS = [
+    *[(Recode("rescale", a, b, power), {}) for a in ("float32", "float16", "bfloat16") for b in ("float16", "bfloat16", "float32")
+      for power in (0, 8, 120, -9)],
+    *[(Recode("rescale", a, b, power), {}) for a in ("float32", "bfloat16") for b in ("e8m0", "e8m0z", "e4m3") for power in (0, 6)],
+    *[(Recode("rescale", a, b, 3), {}) for a in ("e4m3", "e8m0", "e8m0z", "s0e5m3") for b in ("float16", "e4m3", "float32")],
+    *[(Recode("copy", name, name), {}) for name in ("float16", "bfloat16", "float32", "e4m3", "e8m0", "s0e5m3", "int16", "u4")],
+    *[(Recode("int16_scale", name, "int16"), {"factor": factor, "stepwise": stepwise}) for name in ("float16", "bfloat16")
+      for factor in (FACTOR, 0.0, 65504.0, -0.25) for stepwise in (False, True)],
+    *[(Recode("nvfp4_scale", "e4m3", name, 7), {"shift": shift}) for name in ("s0e5m3", "s0e5m3b") for shift in (-12, 0, 3)],
+    (Recode("nvfp4_global", "float32", "float32", -119), {"factor": FACTOR, "shift": 3}),
+    (Recode("nvfp4_global", "float32", "float32", 119), {"factor": 3e38, "shift": -3}),
+    (Recode("reciprocal", "float32", "float32"), {}),
+    (Recode("offset", "u4", "u4", -1), {}),
+    (Recode("offset", "u8", "u8", 1), {}),
+]
+
+
+def shown(twin) -> str:
+    recode, options = twin
+    return "-".join(map(str, (recode.name, recode.source, recode.target, recode.power, *options.values())))
+
+
+@pytest.mark.parametrize(("recode", "options"), TWINS, ids=map(shown, TWINS))
+def test_a_twin_is_its_recode(recode, options):
+    a, b = code_named(recode.source), code_named(recode.target)
+    codes = some_codes(a)
+    made, bad = twin(recode, torch.tensor([signed(code, a.bits) for code in codes], dtype=STORED[a.bits]), **options)
+    assert made.dtype == STORED[b.bits]
+    found = [unsigned(code, b.bits) for code in made.tolist()]
+    refused = [False] * len(codes) if bad is None else bad.tolist()
+    for code, got, no in zip(codes, found, refused):
+        want = applied(recode, code, options)
+        assert no == (want is None), hex(code)
+        assert no or got == want, hex(code)
+
+
+def applied(recode: Recode, code: int, options: dict) -> int | None:
+    try:
+        return definition.apply(recode, code, **options)
+    except Unrepresentable:
+        return None
+
+
+def some_codes(code) -> list[int]:
+    """All of a narrow code; of a wide one the specials and their neighbours, halves between narrower codes, and others."""
+    if code.bits <= 8:
+        return list(range(1 << code.bits))
+    random = torch.Generator().manual_seed(1)
+    found = torch.randint(1 << code.bits, (1500,), generator=random).tolist()
+    top = (1 << code.bits) - 1
+    specials = [0, 1, 1 << (code.bits - 1), top >> 1, *(e << code.mantissa for e in range(0, 1 << code.exponent, 3))]
+    found += [(special + step) & top for special in specials for step in (-1, 0, 1)]
+    if code.bits == 32:  # the halves between float16's and between bfloat16's codes, and their neighbours
+        found += [one >> 16 << 16 | low for one in found[:300] for low in (0x7FFF, 0x8000, 0x8001, 0x0FFF, 0x1000, 0x1001, 0x3000)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "e4m3", "e2m1", "s0e5m3", "s0e5m3b", "e8m0", "e8m0z"])
+def test_encode_rounds_once(name):
+    """Doubles around each half between two codes: a cast through float32 would round some of them twice."""
+    code = code_named(name)
+    random = torch.Generator().manual_seed(2)
+    values = [code.decode(c) for c in (some_codes(code) if code.bits < 32 else some_codes(code)[:2000])]
+    values = torch.tensor([value for value in values if abs(value) < float("inf")], dtype=torch.float64)
+    order = values.sort().values
+    halves = (order[1:] + order[:-1]) / 2
+    near = [halves * (1 + sign * 2.0**-power) for sign in (-1, 0, 1) for power in (30, 45, 52)]
+    wild = torch.randint(-(2**63), 2**63 - 1, (500,), generator=random).view(torch.float64)
+    values = torch.cat([values, *near, wild, torch.tensor([0.0, -0.0, 1e-320, code.top, code.top * 1.0001], dtype=torch.float64)])
+    made, bad = encode(code, values)
+    for value, got, no in zip(values.tolist(), made.tolist(), bad.tolist()):
+        try:
+            want = code.encode(value)
+        except Unrepresentable:
+            want = None
+        assert no == (want is None), value
+        assert no or unsigned(got, code.bits) == want, value
+
+
+@pytest.mark.parametrize("recode", [Recode("fp8_nibbles", "u4", "n4"), Recode("plain_nibbles", "n4", "u4")], ids=lambda r: r.name)
+def test_nibbles_for_every_zero_point(recode):
+    for zero in range(17):
+        codes = torch.arange(16, dtype=torch.uint8)
+        made, bad = twin(recode, codes, zero=torch.full_like(codes, zero))
+        assert bad is None
+        assert made.tolist() == [definition.apply(recode, code, zero=zero) for code in range(16)]
+
+
+def test_signs_fold_for_every_scale():
+    recode = Recode("fold_sign", "e2m1", "e2m1")
+    for scale in range(256):
+        codes = torch.arange(16, dtype=torch.uint8)
+        made, _ = twin(recode, codes, scale=torch.full_like(codes, scale))
+        assert made.tolist() == [definition.apply(recode, code, scale=scale) for code in range(16)]
+
+
+def test_int16_undo_for_scales_of_all_sizes():
+    recode = Recode("int16_undo", "int16", "float16", 2)
+    codes = [signed(code, 16) for code in some_codes(code_named("int16"))]
+    for factor in (1e-3, 1e-12, 0.0, 3.0, 65504.0, float("inf"), float("nan")):
+        given = torch.tensor(codes, dtype=torch.int16)
+        made, bad = twin(recode, given, factor=torch.full(given.shape, factor, dtype=torch.float64))
+        for code, got, no in zip(codes, made.tolist(), bad.tolist()):
+            want = applied(recode, unsigned(code, 16), {"factor": factor})
+            assert no == (want is None)
+            assert no or unsigned(got, 16) == want
+
+
+def test_every_16_bit_scale_decodes_exactly():
+    for name in ("float16", "bfloat16"):
+        code = code_named(name)
+        codes = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16)
+        values = decode(code, codes).tolist()
+        assert all(got == (want := code.decode(unsigned(c, 16))) or want != want for c, got in zip(codes.tolist(), values))
+
+
+def test_what_vanishes():
+    recode = Recode("nvfp4_scale", "e4m3", "s0e5m3b", 0)
+    codes = torch.arange(0x7F, dtype=torch.uint8)
+    made, _ = twin(recode, codes)
+    assert vanished(recode, codes, made).tolist() == [definition.vanishes(recode, c, m) for c, m in zip(codes.tolist(), made.tolist())]
+    assert vanished(recode, codes, made).any()
+
+
+# --- what callers give ------------------------------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("backend", ["torch", "reference"])
+GPTQ = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 128}, params={"qzeros": False, "g_idx": False})
+MOE = compile_plan("fp8", "marlin_fp8_a16", "moe_gated", {"e": 4, "i": 24, "h": 32}, params={"dtype": "bfloat16"},
+                   tp=2, rank=1, ep=2, ep_rank=1)
+
+
+def tensors_of(plan: Plan) -> dict:
+    return inputs_of(plan, 7, "mild")
+
+
+def refusal(plan: Plan, backend: str, tensors: dict, **options) -> str:
+    with pytest.raises(LayoutError) as caught:
+        plan.run(tensors, backend=backend, **options)
+    return caught.value.message
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.pop("linear.scales"), "tensor `linear.scales` is missing"),
+        (lambda x: x.update({"linear.scale": x["linear.scales"]}), "the plan reads no tensor `linear.scale`"),
+        (lambda x: x.update({"linear.scales": x["linear.scales"].T}), "`linear.scales` has the shape [64, 1], expected [1, 64]"),
+        (lambda x: x.update({"linear.scales": x["linear.scales"][:, :32]}), "`linear.scales` has the shape [1, 32], expected [1, 64]"),
+        (lambda x: x.update({"linear.scales": x["linear.scales"].float()}), "`linear.scales` is float32, expected float16"),
+        (lambda x: x.update({"linear.scales": 3}), "`linear.scales` is a int, a tensor is needed"),
+        (lambda x: x.update({"linear.scales": x["linear.scales"].to("meta")}), "the tensors stand on different devices: cpu, meta"),
+    ],
+)
+def test_inputs_that_do_not_fit(backend, change, message):
+    tensors = tensors_of(GPTQ)
+    change(tensors)
+    if message.startswith("`linear.scales` has the shape [64, 1]"):
+        assert outcome(GPTQ, tensors, backend) == outcome(GPTQ, tensors_of(GPTQ), backend)  # a 1 may stand anywhere
+        return
+    assert refusal(GPTQ, backend, tensors) == message
+
+
+@BOTH
+def test_experts_that_do_not_fit(backend):
+    tensors = {name: list(tensor) for name, tensor in tensors_of(MOE).items()}
+    short = {**tensors, "w2.weight": tensors["w2.weight"][:3]}
+    assert refusal(MOE, backend, short) == "`w2.weight` has 3 tensors, one for each of 4 experts is needed"
+    wrong = {**tensors, "w2.weight": [*tensors["w2.weight"][:3], tensors["w2.weight"][3][:5]]}
+    assert refusal(MOE, backend, wrong) == "`w2.weight`, expert 3 has the shape [5, 24], expected [32, 24]"
+    others = {**tensors, "w2.weight": [None, None, *tensors["w2.weight"][2:]]}
+    assert outcome(MOE, others, backend) == outcome(MOE, tensors, backend), "experts of other ranks are not needed"
+
+
+@BOTH
+def test_a_refused_value_has_a_place(backend):
+    tensors = tensors_of(MOE)
+    tensors["w13.up.weight"].view(torch.uint8)[3, 20, 9] = 0xFF
+    tensors["w13.up.weight"].view(torch.uint8)[3, 21, 2] = 0x7F
+    tensors["w13.up.weight"].view(torch.uint8)[0, 0, 0] = 0xFF  # of another rank
+    assert refusal(MOE, backend, tensors) == "`w13.up.weight` at expert 3, part up, n 20, k 9: code 0xff of e4m3 is NaN"
+    tensors["w13.gate.weight_scale"][2, 13] = float("inf")
+    assert refusal(MOE, backend, tensors) == "`w13.up.weight` at expert 3, part up, n 20, k 9: code 0xff of e4m3 is NaN"
+    tensors["w13.up.weight"] = tensors_of(MOE)["w13.up.weight"]
+    assert refusal(MOE, backend, tensors) == "`w13.gate.weight_scale` at expert 2, part gate, n 13, k 0: code 0x7f800000 of float32 is infinite"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda out: out.pop("linear.weight_scale"), "`out` lacks the tensor `linear.weight_scale`"),
+        (lambda out: out.update(more=out["linear.weight"]), "the plan writes no tensor `more`"),
+        (lambda out: out.update({"linear.weight": out["linear.weight"][1:]}), "`linear.weight` of `out` has the shape [7, 128], expected [8, 128]"),
+        (lambda out: out.update({"linear.weight": out["linear.weight"].float()}), "`linear.weight` of `out` is float32, expected int32"),
+        (lambda out: out.update({"linear.weight": out["linear.weight"].T.contiguous().T}), "`linear.weight` of `out` is not contiguous"),
+    ],
+)
+def test_out_that_does_not_fit(backend, change, message):
+    out = outputs_of(GPTQ)
+    change(out)
+    assert refusal(GPTQ, backend, tensors_of(GPTQ), out=out) == message
+
+
+@BOTH
+def test_out_keeps_its_storage(backend):
+    out = outputs_of(MOE)
+    pointers = {name: tensor.data_ptr() for name, tensor in out.items()}
+    made = MOE.run(tensors_of(MOE), backend=backend, out=out)
+    assert {name: tensor.data_ptr() for name, tensor in made.items()} == pointers
+    assert all(made[name] is out[name] for name in out)
+    assert outcome(MOE, tensors_of(MOE), backend)[0] == {
+        name: (str(tensor.dtype), tuple(tensor.shape), digest(tensor)) for name, tensor in out.items()
+    }
+
+
+@BOTH
+def test_out_may_lie_on_the_inputs(backend):
+    plan = compile_plan("awq", "gptq", "linear", {"n": 64, "k": 64}, 
+                        params={"group": 32, "zero_points": True, "zero_offset": 0, "target.g_idx": False})
+    tensors = tensors_of(plan)
+    want = plan.run({name: tensor.clone() for name, tensor in tensors.items()})
+    out = {f"linear.{name}": tensors[f"linear.{name}"].view(plan.output[f"linear.{name}"].full_shape)
+           for name in ("qweight", "qzeros", "scales")}
+    plan.run(tensors, backend=backend, out=out)
+    assert {name: raw(tensor) for name, tensor in out.items()} == {name: raw(tensor) for name, tensor in want.items()}
+
+
+@BOTH
+def test_inputs_that_are_not_contiguous(backend):
+    tensors = tensors_of(MOE)
+    strided = {name: torch.stack([tensor, tensor], dim=-1)[..., 0] for name, tensor in tensors.items()}
+    assert not strided["w2.weight"].is_contiguous()
+    assert outcome(MOE, strided, backend) == outcome(MOE, tensors, backend)
+
+
+# --- how torch does it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [GPTQ, MOE], ids=["gptq", "fp8 moe"])
+def test_every_tensor_is_made_on_the_inputs_device(plan):
+    """What states no device would land on another one here, and the run would fail as it would on a GPU."""
+    with torch.device("meta"):
+        made = plan.run(tensors_of_cpu(plan))
+    assert {str(tensor.device) for tensor in made.values()} == {"cpu"}
+
+
+def tensors_of_cpu(plan: Plan) -> dict:
+    with torch.device("cpu"):
+        return tensors_of(plan)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most bytes that one new tensor took."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        given = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() not in given:
+                self.bytes = max(self.bytes, one.untyped_storage().nbytes())
+        return made
+
+
+def test_one_expert_is_unpacked_at_a_time():
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 16, "i": 64, "h": 128}, params={"qzeros": False, "g_idx": False})
+    tensors, out = tensors_of(plan), outputs_of(plan)
+    with Largest() as largest:
+        plan.run(tensors, out=out)
+    assert largest.bytes == plan.output["w13.weight"].codes

@@ -140,10 +140,15 @@ def _int16(values: torch.Tensor, largest: float, dtype: Code, stepwise: bool) ->
     divisor = torch.full_like(values, largest)
     if not stepwise:
         quotient = values * 4096 / divisor
-        return quotient.round().to(torch.int64).to(torch.int16), ~quotient.isfinite()
+        return _low(quotient), ~quotient.isfinite()
     step, bad = encode(dtype, values / divisor)
     step, worse = encode(dtype, decode(dtype, step) * 4096)
-    return decode(dtype, step).round().to(torch.int64).to(torch.int16), bad | worse
+    return _low(decode(dtype, step)), bad | worse
+
+
+def _low(values: torch.Tensor) -> torch.Tensor:
+    """The low 16 bits of whole numbers of any size."""
+    return values.round().fmod(1 << 16).to(torch.int32).to(torch.int16)
 
 
 @lru_cache(maxsize=64)

@@ -114,7 +114,7 @@ def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) ->
             help=f"the kernel's groups must divide {stored}; leave target.group out to keep them",
         )
     if matrix.k.start % group or (matrix.k.cut and matrix.k.length % group):
-        raise _group_cut(matrix, group)
+        raise _group_cut(matrix, group, [g for g in accepted if g > 0 and stored % g == 0 and matrix.k.length % g == 0])
     return group
 
 
@@ -140,13 +140,15 @@ def _own_group(accepted: Sequence[int], stored: int, inside: bool) -> int:
     return accepted[0] if inside and len(accepted) == 1 else stored
 
 
-def _group_cut(matrix: Matrix, group: int) -> LayoutError:
+def _group_cut(matrix: Matrix, group: int, finer: Sequence[int]) -> LayoutError:
     k = matrix.k
     fits = next(c for c in range(k.size // k.length, 0, -1) if k.size % c == 0 and (c == 1 or k.size // c % group == 0))
+    ways = [f"target.group={max(finer)} reads them as finer groups, exactly"] if finer else []
+    ways.append(f"{fits} tensor-parallel rank{'s keep' if fits > 1 else ' keeps'} every group whole")
     return LayoutError(
         f"`{matrix.name}`: {k.size // k.length} tensor-parallel ranks cut axis `{k.axis}` of {k.size} elements "
         f"through a group of {group}: each holds {k.length}",
         code="LP122",
         name="group-cut",
-        help=f"{fits} tensor-parallel rank{'s keep' if fits > 1 else ' keeps'} every group whole",
+        help="; ".join(ways),
     )

@@ -370,7 +370,7 @@ def _chains(
             f"tensor `{key}` packs {word} codes of {code.bits} bits in a {dtypes[0]} of {DTYPE_BITS[dtypes[0]]} bits",
             code="LD302",
             name="word-width",
-            help="let the digits in braces fill the word",
+            help="state `code:`, or let the digits in braces fill the word",
         )
     chains = tuple(
         Chain(tuple((w, x if at + 1 < len(axis.digits) else 0, strides[d]) for at, (d, w, x) in enumerate(axis.digits)))
