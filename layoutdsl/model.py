@@ -98,7 +98,7 @@ class Param(Base):
 
 def _param(value: Any) -> Any:
     if not isinstance(value, list | dict | Param):
-        text = "expected a list of values, or a mapping with `type`, `values`, `default`"
+        text = f"expected a list of values, or a mapping with `type`, `values`, `default`, found `{value}`"
         raise PydanticCustomError("grammar", "{text}", {"text": text})
     return {"values": value} if isinstance(value, list) else value
 
