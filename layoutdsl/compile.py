@@ -211,8 +211,10 @@ class _Builder:
         for role, found in pair.target.items():
             for tensor in found:
                 make = getattr(self, f"_{role}")
-                program = make(pair, tensor, recode, signed)
-                self.programs.append(program)
+                try:
+                    self.programs.append(make(pair, tensor, recode, signed))
+                except LayoutError as error:
+                    raise _at(tensor, error) from None
                 self.outputs.append(info_of(tensor, pair.matrix.experts[2] if pair.matrix.experts else 0))
         self._narrow(pair)
         self._pass_through(pair)
@@ -258,7 +260,7 @@ class _Builder:
         return Program(target.name, self._sources(pair, target, "codes"), recode, tuple(moves), tuple(operands), fill)
 
     def _covered(self, pair: Pair, first: int, end: int) -> int:
-        """Where the pads along k end that fall into a group with a zero point of its own; they repeat it, to decode to 0."""
+        """Where the pads along k end that lie in a group with its own zero point; they repeat it, to decode to 0."""
         if (
             "zero_point" not in pair.target
             or self.request.habits.pads != "neutral"
@@ -271,7 +273,7 @@ class _Builder:
         return end if unit is None else max(first, min(end, -(-pair.matrix.k.length // unit) * unit))
 
     def _fill(self, pair: Pair, target: Stored, first: int, end: int, zeros: tuple[Stored, ...]) -> Iterator[Move]:
-        """Pads along k read the zero point of the last real element, whose group they are in; a group may be stored short."""
+        """Pads along k read the zero point of the last real element: they are in its group, even if stored short."""
         inner = self._inner_order(pair)
         for part in target.parts:
             n_view, k_view = _holder(zeros, part).view(part)
@@ -483,9 +485,8 @@ class _Builder:
         if target.role == "zero_point":
             return 0, "scale"
         if target.role != "codes":
-            return (
-                target.scaled if target.code.kind == "power" else 0
-            ), "code" if target.code.kind != "power" else "scale"
+            kept = target.code.kind == "power" and self.request.habits.pads == "zero"
+            return (target.scaled, "weight") if kept and target.scaled else (0, "code")
         integer = target.code.kind == "integer"
         if self.request.habits.pads == "neutral":
             return target.code.bias if integer else 0, "code"
@@ -516,7 +517,7 @@ class _Builder:
                         pair,
                         tensor,
                         (bias - tensor.plus,),
-                        "the target is symmetric: every zero point must be " + str(bias),
+                        plans.WHY["equal"].format(bias),
                     )
                 )
         for tensor in pair.source.get("weight_shape", ()):
@@ -526,7 +527,7 @@ class _Builder:
                     tensor.name,
                     _logical_shape(pair.matrix, tensor, sides(self.request)[0].mode),
                     "",
-                    "the stored shape must be the matrix'",
+                    plans.WHY["shape"],
                     (),
                 )
             )
@@ -539,13 +540,13 @@ class _Builder:
                         pair,
                         tensor,
                         (self._group(), self._phase(pair)),
-                        "the weights are declared in file order: g_idx must be k // group",
+                        plans.WHY["order"],
                     )
                 )
             elif tensor is not first and self.orders[pair.matrix.name] is not None:
                 self.checks.append(
                     replace(
-                        self._check("same", pair, tensor, (), "the parts of one fused matrix must have the same order"),
+                        self._check("same", pair, tensor, (), plans.WHY["same"]),
                         other=first.name,
                     )
                 )
@@ -561,7 +562,10 @@ class _Builder:
         moves = []
         for part in tensor.parts:
             n_view, k_view = tensor.view(part)
-            n = tuple(runs(pair.matrix.n[part].length, NOWHERE, n_view, part=part))
+            try:
+                n = tuple(runs(pair.matrix.n[part].length, NOWHERE, n_view, part=part))
+            except LayoutError as error:
+                raise _at(tensor, error) from None
             moves.append(Move("data", n, tuple(runs(pair.matrix.k.length, NOWHERE, k_view))))
         return Check(kind, tensor.name, expect, "", why, tuple(moves))
 
@@ -594,9 +598,20 @@ class _Builder:
 
     def losses(self) -> Iterator[tuple[str, str]]:
         inverts = {reduction.name: reduction.reciprocal for reduction in self.reductions}
+        stepwise = self.request.habits.int16 == "stepwise"
         for program in self.programs:
-            if text := recodes.loss(program.recode, inverts.get(program.reduction, False)):
+            reciprocal = inverts.get(program.reduction, False)
+            if text := recodes.loss(program.recode, reciprocal=reciprocal, stepwise=stepwise):
                 yield program.output, text
+
+
+def _at(tensor: Stored, error: LayoutError) -> LayoutError:
+    """The algebra knows no tensors; its errors are given the one they belong to."""
+    found = error.diagnostics[0]
+    if found.code != "LD110":
+        return error
+    message = f"`{tensor.name}`: {found.message}"
+    return LayoutError(message, code=found.code, name=found.name, help=found.help, span=found.span)
 
 
 def _holder(found: Sequence[Stored], part: int) -> Stored:

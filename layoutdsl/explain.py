@@ -19,6 +19,7 @@ WIDTH = 100
 REASONS = {
     "code": "it decodes to 0",
     "scale": "the scale beside it is 0",
+    "weight": "the weights that it scales are 0",
     "input": "the input it meets is 0, and its value is finite",
     "unread": "nothing reads it",
     "fill": "it repeats its group's zero point, so it decodes to 0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -109,6 +110,8 @@ def _register(spec: Spec, content: str) -> Spec:
 
 _DIGESTS: dict[int, tuple[Spec, str]] = {}
 _BY_DIGEST: dict[str, Spec] = {}
+_PLAIN_NAME = re.compile(r"\w[\w.-]{0,99}")
+"""A name that cannot be a path: a plan may come from anyone, and names its specs."""
 
 
 def digest(spec: Spec) -> str:
@@ -121,7 +124,7 @@ def recall(name: str, text: str, specs: tuple[str, ...] = ()) -> Spec:
 
     Raises LayoutError where the spec of that name has another text by now.
     """
-    if text not in _BY_DIGEST:
+    if text not in _BY_DIGEST and _PLAIN_NAME.fullmatch(name):
         load_spec(name, specs=specs)
     spec = _BY_DIGEST.get(text)
     if spec is None or spec.name != name:

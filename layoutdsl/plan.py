@@ -94,6 +94,7 @@ class Move:
 
     code    it decodes to zero
     scale   the scale beside it is zero
+    weight  the weights that it scales are zero
     input   the input it meets is zero, and its value is finite
     unread  no logical element stands there and nothing reads it
     """
@@ -156,10 +157,20 @@ class Program:
     values: tuple[int, ...] = ()
 
 
+WHY = {
+    "equal": "the target is symmetric: every zero point must be {}",
+    "shape": "the stored shape must be the matrix'",
+    "order": "the weights are declared in file order: g_idx must be k // group",
+    "same": "the parts of one fused matrix must have the same order",
+}
+"""Why each kind of check is made; the first names the target's zero point."""
+
+
 @dataclass(frozen=True)
 class Check:
     """Something that must hold in the data: every code of `tensor` read by the moves is `expect` (kind equal), or the
-    group of its coordinate (kind order), or that of `other` (kind same), or the stored shape (kind shape)."""
+    group of its coordinate (kind order), or that of `other` (kind same), or the stored shape (kind shape). `why` is the
+    text of WHY."""
 
     __pydantic_config__ = STRICT
     kind: str
@@ -258,10 +269,10 @@ class Plan:
         from pydantic import ValidationError
 
         try:
-            plan = _adapter().validate_json(text)
+            plan = _reader().validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(step) for step in first["loc"])
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(step) for step in first["loc"])[:200]
             raise LayoutError(
                 f"this is no plan: {place or 'text'}: {first['msg'].lower()}",
                 code="LP140",
@@ -319,6 +330,23 @@ def _adapter() -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(Plan)
+
+
+@lru_cache(maxsize=1)
+def _reader() -> Any:
+    """The validator of a plan's JSON. Of a list it reports the first wrong element alone: so a long text that is no plan
+    is refused at once."""
+    from pydantic_core import SchemaValidator
+
+    def fail_fast(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [fail_fast(one) for one in schema]
+        if not isinstance(schema, dict):
+            return schema
+        quick = {"fail_fast": True} if schema.get("type") == "tuple" else {}
+        return {key: fail_fast(one) for key, one in schema.items()} | quick
+
+    return SchemaValidator(fail_fast(_adapter().core_schema))
 
 
 def params_of(side: Side) -> dict[str, bool | int | str]:

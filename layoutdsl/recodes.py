@@ -12,8 +12,8 @@ arithmetic rounded once; backends have vectorised twins that are held to it.
     fp8_nibbles     integer codes recoded around their zero point, for FP8 activations; operand zero_point, else z = 8
     plain_nibbles   its inverse
     fold_sign       a negative block scale moved into the sign bits of its FP4 codes; operand scale
-    nvfp4_scale     |scale| * 2^(power + shift), as S0E5M3; `shift` from the reduction nvfp4, which also folds the ratio of
-                    the parts' global scales; exact with fp16, values below 2.0 are lost with bf16 (lossy)
+    nvfp4_scale     |scale| * 2^(power + shift), as S0E5M3; `shift` from the reduction nvfp4, which also folds the ratio
+                    of the parts' global scales; exact with fp16 or refused, values below 2.0 are lost with bf16 (lossy)
     nvfp4_global    the reference global scale times 2^(power - shift), rounded once where it is a reciprocal
     int16_scale     round(scale * 4096 / largest) as int16 (lossy); `largest` from the reduction of that name
     largest         largest / 4096, the factor int16_scale leaves out
@@ -132,9 +132,11 @@ def _plain(a: Code, b: Code, power: int) -> Recode:
     return Recode("copy" if a.name == b.name and power == 0 else "rescale", a.name, b.name, power)
 
 
-def loss(recode: Recode, reciprocal: bool = False) -> str | None:
-    """What a recode may lose, with its bound; None where it is exact or refuses. `reciprocal`: its reduction inverts the
-    global scale."""
+def loss(recode: Recode, *, reciprocal: bool = False, stepwise: bool = False) -> str | None:
+    """What a recode may lose, with its bound; None where it is exact or refuses.
+
+    reciprocal: its reduction inverts the global scale. stepwise: the habit of rounding int16 scales at each step.
+    """
     a, b = recode.source, recode.target
     if recode.name in ("rescale", "copy"):
         if {a, b} == {"e8m0", "e8m0z"} and recode.power == 0:
@@ -152,6 +154,12 @@ def loss(recode: Recode, reciprocal: bool = False) -> str | None:
         return "reciprocal: rounded once to float32, off by at most 2^-24 of the scale"
     if recode.name == "nvfp4_scale" and b == "s0e5m3b":
         return "nvfp4_scale: block scales under 2^-13 of the largest become 0; the run counts them"
+    if recode.name == "int16_scale" and stepwise:
+        digits = {"float16": 9, "bfloat16": 6}.get(a, 22)
+        return (
+            f"int16_scale: scales become multiples of 1/4096 of the largest positive one, each step rounded to {a}; off "
+            f"by at most 1/8192 of it and 2^-{digits} of the scale"
+        )
     if recode.name == "int16_scale":
         return "int16_scale: scales become multiples of 1/4096 of the largest, off by at most 1/8192 of it"
     if recode.name == "int16_undo":
@@ -231,7 +239,7 @@ def _block_scale(scale: float, power: int, target: Code) -> int:
     made = target.encode(value)
     if value >= target.floor and target.decode(made) != value:
         raise Unrepresentable(
-            f"block scale {scale!r} times 2^{power}, which the parts' global scales ask for, is below what {target.name} holds"
+            f"block scale {scale!r} times 2^{power}, as the parts' global scales ask, is below what {target.name} holds"
         )
     return made
 

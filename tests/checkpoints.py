@@ -23,7 +23,9 @@ FIELDS = {"float16": (5, 10, np.uint16), "bfloat16": (8, 7, np.uint16), "float32
 def floats(rng, shape, dtype, *, low=-6, high=3, signs=True):
     """Random numbers of 2^low to 2^(high + 1), as bits; float32 as itself."""
     exponent, fraction, stored = FIELDS[dtype]
-    bits = (rng.integers(low, high + 1, shape) + (1 << exponent - 1) - 1) << fraction | rng.integers(0, 1 << fraction, shape)
+    bits = (rng.integers(low, high + 1, shape) + (1 << exponent - 1) - 1) << fraction | rng.integers(
+        0, 1 << fraction, shape
+    )
     bits |= rng.integers(0, 1 + signs, shape) << exponent + fraction
     bits = np.asarray(bits).astype(stored)
     return bits.view(np.float32) if stored is np.uint32 else bits
@@ -33,8 +35,11 @@ def bits(values, dtype):
     """Numbers that a type holds exactly, as floats() gives them."""
     values = np.asarray(values, np.float64)
     single = values.astype(np.float32)
-    found = {"float16": values.astype(np.float16).view(np.uint16), "bfloat16": (single.view(np.uint32) >> 16).astype(np.uint16),
-             "float32": single}[dtype]
+    found = {
+        "float16": values.astype(np.float16).view(np.uint16),
+        "bfloat16": (single.view(np.uint32) >> 16).astype(np.uint16),
+        "float32": single,
+    }[dtype]
     assert (FLOAT[dtype](found) == values).all(), f"{values} are no {dtype} numbers"
     return found
 
@@ -148,7 +153,9 @@ class Gptq(Format):
         if self.zero_points or self.qzeros:
             nibbles = rng.integers(0, 1 << self.bits, (groups, up(n, per) * per))
             most = (1 << self.bits) - 1 - self.zero_offset
-            nibbles[:, :n] = np.minimum(nibbles[:, :n], most) if self.zero_points else (1 << self.bits - 1) - self.zero_offset
+            nibbles[:, :n] = (
+                np.minimum(nibbles[:, :n], most) if self.zero_points else (1 << self.bits - 1) - self.zero_offset
+            )
             found["qzeros"] = packed(nibbles, self.bits)
         if self.act_order or self.g_idx:
             order = np.arange(k) // (k if self.group < 0 else self.group)
@@ -157,8 +164,15 @@ class Gptq(Format):
 
     def _decode(self, tensors, n, k):
         tensors = {name: tensor for name, tensor in tensors.items() if name != "qzeros" or self.zero_points}
-        return gptq.decode(tensors, n=n, k=k, group=self.group, bits=self.bits, dtype=self._dtype_of(tensors["scales"]),
-                           checkpoint_format={1: "gptq", 0: "gptq_v2"}[self.zero_offset])
+        return gptq.decode(
+            tensors,
+            n=n,
+            k=k,
+            group=self.group,
+            bits=self.bits,
+            dtype=self._dtype_of(tensors["scales"]),
+            checkpoint_format={1: "gptq", 0: "gptq_v2"}[self.zero_offset],
+        )
 
 
 class Awq(Format):
@@ -168,8 +182,11 @@ class Awq(Format):
 
     def _draw(self, rng, widths, n, k):
         groups = self.groups(k)
-        return {"qweight": words(rng, k, up(n, 8)), "qzeros": words(rng, groups, up(n, 8)),
-                "scales": floats(rng, (groups, n), self.dtype)}
+        return {
+            "qweight": words(rng, k, up(n, 8)),
+            "qzeros": words(rng, groups, up(n, 8)),
+            "scales": floats(rng, (groups, n), self.dtype),
+        }
 
     def _decode(self, tensors, n, k):
         return awq.decode(tensors, n=n, k=k, group=self.group, dtype=self._dtype_of(tensors["scales"]))
@@ -186,13 +203,17 @@ class CtInt(Format):
         if self.zero_points:
             found["weight_zero_point"] = words(rng, up(n, per), groups)
         if self.act_order:
-            found["weight_g_idx"] = rng.permutation(np.arange(k) // (k if self.group < 0 else self.group)).astype(np.int32)
+            found["weight_g_idx"] = rng.permutation(np.arange(k) // (k if self.group < 0 else self.group)).astype(
+                np.int32
+            )
         if self.shape_tensor:
             found["weight_shape"] = np.array([n, k], np.int64)
         return found
 
     def _decode(self, tensors, n, k):
-        return ct_int.decode(tensors, n=n, k=k, group=self.group, bits=self.bits, dtype=self._dtype_of(tensors["weight_scale"]))
+        return ct_int.decode(
+            tensors, n=n, k=k, group=self.group, bits=self.bits, dtype=self._dtype_of(tensors["weight_scale"])
+        )
 
 
 class Fp8(Format):
@@ -212,8 +233,10 @@ class Fp8(Format):
         if self.params.get("scale") != "part":
             return rows_of(fp8.decode(tensors, n=sum(widths), k=k, dtype=dtype), widths, alternating)
         parts = rows_of(tensors["weight"], widths, alternating)
-        return [fp8.decode({"weight": rows, "weight_scale": scale}, n=len(rows), k=k, dtype=dtype)
-                for rows, scale in zip(parts, tensors["weight_scale"])]
+        return [
+            fp8.decode({"weight": rows, "weight_scale": scale}, n=len(rows), k=k, dtype=dtype)
+            for rows, scale in zip(parts, tensors["weight_scale"])
+        ]
 
     def _dtype_of(self, stored):
         return "float32" if stored.dtype == np.float32 else self.scale_dtype
@@ -221,7 +244,13 @@ class Fp8(Format):
 
 class Fp8Block(Fp8):
     spec, exact_scale = "fp8_block", False
-    defaults: ClassVar = {"group": 128, "block_n": 128, "scale_name": "weight_scale_inv", "scale_dtype": "float32", "dtype": "bfloat16"}
+    defaults: ClassVar = {
+        "group": 128,
+        "block_n": 128,
+        "scale_name": "weight_scale_inv",
+        "scale_dtype": "float32",
+        "dtype": "bfloat16",
+    }
 
     @property
     def scale(self):
@@ -229,13 +258,24 @@ class Fp8Block(Fp8):
 
     def _draw(self, rng, widths, n, k):
         rows = sum(up(width, self.block_n) for width in widths)
-        return {"weight": e4m3(rng, (n, k)), self.scale: floats(rng, (rows, up(k, self.group)), self.scale_dtype, signs=False)}
+        return {
+            "weight": e4m3(rng, (n, k)),
+            self.scale: floats(rng, (rows, up(k, self.group)), self.scale_dtype, signs=False),
+        }
 
     def decode(self, tensors, widths, k, *, alternating=False):
         parts = rows_of(tensors["weight"], widths, alternating)
         scales = rows_of(tensors[self.scale], [up(width, self.block_n) for width in widths], False)
-        return [fp8_block.decode({"weight": rows, self.scale: scale}, n=len(rows), k=k, block=(self.block_n, self.group),
-                                 dtype=self._dtype_of(scale)) for rows, scale in zip(parts, scales)]
+        return [
+            fp8_block.decode(
+                {"weight": rows, self.scale: scale},
+                n=len(rows),
+                k=k,
+                block=(self.block_n, self.group),
+                dtype=self._dtype_of(scale),
+            )
+            for rows, scale in zip(parts, scales)
+        ]
 
 
 class Mxfp8(Format):
@@ -286,9 +326,11 @@ class Nvfp4(Format):
 
     def _draw(self, rng, widths, n, k):
         codes, name = self.names
-        found = {codes: rng.integers(0, 256, (n, up(k, 2))).astype(np.uint8),
-                 "weight_scale": self.blocks(rng, (n, up(k, 16))),
-                 name: floats(rng, (), "float32", signs=False)}
+        found = {
+            codes: rng.integers(0, 256, (n, up(k, 2))).astype(np.uint8),
+            "weight_scale": self.blocks(rng, (n, up(k, 16))),
+            name: floats(rng, (), "float32", signs=False),
+        }
         if self.global_scale == "part":
             found[name] = found[name] * np.ldexp(np.float32(1), rng.integers(-2, 3, len(widths))).astype(np.float32)
         return found
@@ -308,8 +350,10 @@ class Nvfp4(Format):
     def decode(self, tensors, widths, k, *, alternating=False):
         codes, name = self.names
         parts = [rows_of(tensors[of], widths, alternating) for of in (codes, "weight_scale")]
-        return [nvfp4.decode({codes: rows, "weight_scale": scale, name: one}, n=len(rows), k=k)
-                for rows, scale, one in zip(*parts, np.broadcast_to(tensors[name], len(widths)))]
+        return [
+            nvfp4.decode({codes: rows, "weight_scale": scale, name: one}, n=len(rows), k=k)
+            for rows, scale, one in zip(*parts, np.broadcast_to(tensors[name], len(widths)))
+        ]
 
     def inverted(self, tensors, widths, k, *, alternating=False):
         """Decoded with the reciprocal of a dividing global scale, rounded once to float32."""

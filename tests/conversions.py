@@ -19,12 +19,16 @@ from layoutdsl import Plan, compile_plan
 
 # kernel -> activation (None: that of the parameters' dtype), exponent that its float scales carry
 KERNELS = {
-    "marlin_int4_a16": (None, {}), "marlin_int8_a16": (None, {}),
-    "marlin_int4_a8int8": ("int8", {}), "marlin_int8_a8int8": ("int8", {}),
+    "marlin_int4_a16": (None, {}),
+    "marlin_int8_a16": (None, {}),
+    "marlin_int4_a8int8": ("int8", {}),
+    "marlin_int8_a8int8": ("int8", {}),
     "marlin_int4_a8fp8": ("float8_e4m3fn", {"float16": 9, "bfloat16": 9}),
     "marlin_fp8_a16": (None, {"float16": 8, "bfloat16": 120}),
-    "marlin_mxfp8_a16": (None, {}), "marlin_nvfp4_a16": (None, {}),
-    "marlin_mxfp4_a16": (None, {}), "marlin_mxfp4_a8fp8": ("float8_e4m3fn", {}),
+    "marlin_mxfp8_a16": (None, {}),
+    "marlin_nvfp4_a16": (None, {}),
+    "marlin_mxfp4_a16": (None, {}),
+    "marlin_mxfp4_a8fp8": ("float8_e4m3fn", {}),
 }
 TILES = ((64, 128), (128, 64))
 STEP = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
@@ -76,8 +80,19 @@ class Job:
             params["module.names"] = ",".join(self.names)
         if self.module in ("linear_fused", "moe_gated"):
             params |= {"source.parts": self.stored[0], "target.parts": self.stored[1]}
-        return compile_plan(self.source.spec, self.kernel, self.module, self.sizes, params=params | self.params, tp=self.tp,
-                            rank=self.rank, ep=self.ep, ep_rank=self.ep_rank, sharded=self.sharded, padded=self.padded)
+        return compile_plan(
+            self.source.spec,
+            self.kernel,
+            self.module,
+            self.sizes,
+            params=params | self.params,
+            tp=self.tp,
+            rank=self.rank,
+            ep=self.ep,
+            ep_rank=self.ep_rank,
+            sharded=self.sharded,
+            padded=self.padded,
+        )
 
     # the module, in our own words -----------------------------------------------------------------------------------
 
@@ -138,8 +153,11 @@ class Job:
     def values(self, tensors: dict, matrix: Matrix, expert: int, decode) -> list[np.ndarray]:
         """Per part of the whole matrix, what `decode(tensors, widths, k, alternating=)` makes of it."""
         alternating = self.stored[0] == "alternating" and len(matrix.parts) > 1
-        return [rows for prefix, widths in self.holders(matrix)
-                for rows in decode(self.of(tensors, prefix, expert), widths, matrix.k, alternating=alternating)]
+        return [
+            rows
+            for prefix, widths in self.holders(matrix)
+            for rows in decode(self.of(tensors, prefix, expert), widths, matrix.k, alternating=alternating)
+        ]
 
     def cut(self, size: int, cut: bool) -> slice:
         length = size // self.tp
@@ -206,8 +224,11 @@ def stored(job: Job, plan: Plan, made: dict[str, np.ndarray], matrix: Matrix, at
     """The padded float64 matrix that the kernel reads for the rank's expert number `at`."""
     n, k = padded(plan, matrix)
     prefix = matrix.name + "."
-    one = {name.removeprefix(prefix): tensor[at] if job.experts and tensor.ndim else tensor
-           for name, tensor in made.items() if name.startswith(prefix)}
+    one = {
+        name.removeprefix(prefix): tensor[at] if job.experts and tensor.ndim else tensor
+        for name, tensor in made.items()
+        if name.startswith(prefix)
+    }
     activation = KERNELS[job.kernel][0] or job.dtype
     return marlin.decode(one, n=n, k=k, code=job.source.code, activation=activation, dtype=job.dtype)
 

@@ -25,6 +25,23 @@ from layoutdsl import LayoutError, Plan
 
 HUGE = 10**30
 
+WORDS = {
+    "pads": ["neutral", "zero"],
+    "nvfp4_factor": ["expert", "tensor"],
+    "int16": ["nearest", "stepwise"],
+    "scope": ["expert", "tensor"],
+    "kind": ["data", "value", "pad", "equal", "order", "same", "shape", "nvfp4", "largest", "pad_input", "slice_output"],
+    "reason": ["code", "scale", "input", "unread", ""],
+    "name": ["copy", "rescale", "reciprocal", "offset", "constant", "fold_sign", "nvfp4_scale", "int16_scale", "ramp"],
+    "role": ["codes", "scale", "zero_point", "global_scale", "bias", "n", "k"],
+    "source": ["u4", "u4b8", "e2m1", "float16", "bfloat16", "e8m0"],
+    "target": ["u4", "u4b8", "e2m1", "float16", "bfloat16", "e8m0z"],
+    "code": ["u4", "u4b8", "e2m1", "float16", "bfloat16", "e8m0z"],
+    "dtypes": ["float16", "bfloat16", "int32", "uint8"],
+    "axis": ["n", "k", "i", "h"],
+}
+"""What else could stand under a key, besides the words that the plan itself has there."""
+
 
 class Edit(NamedTuple):
     path: tuple[str | int, ...]
@@ -37,12 +54,17 @@ class Edit(NamedTuple):
 
 def edits(tree: Any) -> Iterator[Edit]:
     """Every edit of a plan's JSON tree."""
-    pools: dict[Any, dict[str, None]] = {}
+    pools: dict[str, dict[str, None]] = {key: dict.fromkeys(words) for key, words in WORDS.items()}
     for path, node in _nodes(tree, ()):
         if isinstance(node, str):
             pools.setdefault(_kind(path), {})[node] = None
+    before: dict[str, tuple[tuple, Any]] = {}
     for path, node in _nodes(tree, ()):
+        kind = f"{_kind(path)} {type(node).__name__}"
         yield from _edits(path, node, tree, [*pools.get(_kind(path), ())])
+        if kind in before and before[kind][1] != node and before[kind][0] != path[:-1]:
+            yield Edit(path, "exchange", before[kind][0])
+        before[kind] = path, node
 
 
 def _nodes(node: Any, path: tuple) -> Iterator[tuple[tuple, Any]]:
@@ -67,7 +89,8 @@ def _edits(path: tuple, node: Any, tree: Any, pool: list[str]) -> Iterator[Edit]
     elif isinstance(node, str):
         others = [text for text in pool if text != node]
         at = pool.index(node)
-        for value in dict.fromkeys([*(others[at % len(others) :][:2] if others else []), *others[:1], f"{node}x", ""]):
+        near = others[at % len(others) :][:2] if others else []
+        for value in dict.fromkeys([*near, *WORDS.get(_kind(path), ()), f"{node}x", ""]):
             if value != node:
                 yield Edit(path, "set", value)
     elif node is None:
@@ -97,7 +120,16 @@ def _filling(path: tuple, tree: Any) -> Any:
 
 def edited(tree: Any, edit: Edit) -> Any:
     """The tree with one edit; what it does not touch is shared."""
+    if edit.what == "exchange":
+        there, here = (_node(tree, path) for path in (edit.value, edit.path))
+        return _at(_at(tree, edit.path, Edit(edit.path, "set", there)), edit.value, Edit(edit.value, "set", here))
     return _at(tree, edit.path, edit)
+
+
+def _node(node: Any, path: tuple) -> Any:
+    for key in path:
+        node = node[key]
+    return node
 
 
 def _at(node: Any, path: tuple, edit: Edit) -> Any:

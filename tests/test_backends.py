@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -78,15 +77,11 @@ FREE = ("dtype", "scale_dtype", "writer", "global_scale", "scale", "zero_offset"
 PEER = Habits(pads="zero", nvfp4_factor="tensor", int16="stepwise")
 
 
-@dataclass(repr=False)
 class Case:
-    """A plan, how its tensors are drawn, and in words what it is for."""
+    """A plan, how its tensors are drawn, and in words what it is for. No dataclass: hypothesis would show all of the plan."""
 
-    plan: Plan
-    seed: int
-    mood: str
-    poison: bool
-    what: str
+    def __init__(self, plan: Plan, seed: int, mood: str, poison: bool, what: str):
+        self.plan, self.seed, self.mood, self.poison, self.what = plan, seed, mood, poison, what
 
     def __repr__(self) -> str:
         return f"{self.what}, seed {self.seed}, {self.mood}, poison {self.poison}"
@@ -179,14 +174,18 @@ def test_the_inverse_gives_the_bytes_back(family, source, target, module):
     @given(cases(family, source, target, module, whole=True))
     def holds(case):
         plan = case.plan
-        assume(not plan.losses and not dict(plan.source.params).get("act_order"))
+        assume(not plan.losses and not plan.passed and not dict(plan.source.params).get("act_order"))
         tensors = inputs_of(plan, case.seed, "flat")
         for name in tensors:
             if plan.input[name].role == "scale":
                 tensors[name].reshape(-1).view(torch.uint8).bitwise_and_(0x7F)
         back = plan.inverse()
         assume(not back.losses)
-        made = back.run(plan.run(tensors))
+        try:
+            there = plan.run(tensors)
+        except LayoutError:
+            reject()
+        made = back.run(there)
         assert {name: raw(made[name]) for name in tensors} == {name: raw(tensor) for name, tensor in tensors.items()}
 
     holds()

@@ -25,8 +25,12 @@ def place(plan: Plan, matrix: str, expert: int, part: int, n: int, k: int) -> st
 
 
 def refused(tensor: str, where: str, why: str) -> LayoutError:
-    return LayoutError(f"`{tensor}` at {where}: {why}", code="LP170", name="value-refused",
-                       help="the target cannot hold this value; check the checkpoint, or choose another kernel or dtype")
+    return LayoutError(
+        f"`{tensor}` at {where}: {why}",
+        code="LP170",
+        name="value-refused",
+        help="the target cannot hold this value; check the checkpoint, or choose another kernel or dtype",
+    )
 
 
 def order_refused(plan: Plan, tensor: str, expert: int, position: int, k: int, found: int, group: int) -> LayoutError:
@@ -55,7 +59,7 @@ def ratios(plan: Plan, reduction: Reduction, globals_: Sequence[float], expert: 
                 f"`{tensor}`{' at ' + where if where else ''}: {error}",
                 code="LP171",
                 name="global-scales-differ",
-                help="the kernel has one global scale for all parts: make them equal in the checkpoint, or convert each part "
-                "as a matrix of its own",
+                help="the kernel has one global scale for all parts: make them equal in the checkpoint, "
+                "or convert each part as a matrix of its own",
             ) from None
     return found

@@ -41,6 +41,7 @@ def run(
     given = buffers.inputs(plan, tensors)
     target = buffers.allocate(plan, tensors, out)
     converter = _Torch(plan, given, buffers.flat(next(iter(target.values()))).device)
+    converter.counted = {name for name, _ in plan.losses} if report is not None else set()
     if out is None or _apart(given, target):
         converter.prepare()
         if out is not None:
@@ -74,8 +75,8 @@ class _Torch:
         self.count = plan.experts[2] or 1
         self.factors: dict[tuple[str, int], tuple[float, int]] = {}
         self.ratios: dict[tuple[str, int], list[int]] = {}
-        self.lossy = {name for name, _ in plan.losses}
-        self.vanished: dict[tuple[str, int], list[torch.Tensor]] = {}
+        self.counted: set[str] = set()
+        self.vanished: dict[tuple[str, int], list[tuple[torch.Tensor, int]]] = {}
 
     def prepare(self) -> None:
         for check in self.plan.checks:
@@ -98,10 +99,10 @@ class _Torch:
     def lost(self) -> list[Lost]:
         """What `write` has lost to 0."""
         found: list[Lost] = []
-        for (name, expert), masks in self.vanished.items():
-            count, of = int(torch.stack([mask.sum() for mask in masks]).sum()), sum(mask.numel() for mask in masks)
+        for (name, expert), pieces in self.vanished.items():
+            count = int(torch.stack([count for count, _ in pieces]).sum())
             if count:
-                found.append(Lost(name, self.plan.experts[1] + expert, count, of))
+                found.append(Lost(name, self.plan.experts[1] + expert, count, sum(of for _, of in pieces)))
         return found
 
     def write(self, target: Mapping[str, torch.Tensor]) -> None:
@@ -190,9 +191,9 @@ class _Torch:
             factor, shift = self._factor(program, box.part, expert)
             made, bad = twin(program.recode, codes, zero=beside.get("zero_point"), scale=beside.get("scale"),
                              factor=beside.get("global_scale", factor), shift=shift, stepwise=self.stepwise)
-            if program.output in self.lossy:
+            if target is not None and program.output in self.counted:
                 lost = written(box, vanished(program.recode, codes, made))
-                self.vanished.setdefault((program.output, expert), []).append(lost)
+                self.vanished.setdefault((program.output, expert), []).append((lost.count_nonzero(), lost.numel()))
         refuses = None if bad is None else first(bad)
         differs = None if target is None else _store(box, made, target)
         if differs is not None and (refuses is None or differs < refuses):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from layoutdsl import laws, recodes
-from layoutdsl.plan import Check, Duty, Reduction
+from layoutdsl.plan import WHY, Check, Duty, Reduction
 from layoutdsl.prove.given import Given, Pair, broken
 from layoutdsl.prove.moves import NOWHERE, complete, stand
 from layoutdsl.resolve import Stored
@@ -50,8 +50,10 @@ def _nvfp4(given: Given, pair: Pair, tensor: Stored) -> Reduction:
 
 def _losses(given: Given) -> Iterator[tuple[str, str]]:
     inverts = {reduction.name: reduction.reciprocal for reduction in given.plan.reductions}
+    stepwise = given.plan.habits.int16 == "stepwise"
     for program in given.plan.programs:
-        if text := recodes.loss(program.recode, inverts.get(program.reduction, False)):
+        reciprocal = inverts.get(program.reduction, False)
+        if text := recodes.loss(program.recode, reciprocal=reciprocal, stepwise=stepwise):
             yield program.output, text
 
 
@@ -87,29 +89,19 @@ def _needed(given: Given, pair: Pair) -> Iterator[tuple[Stored, Expected]]:
     if codes is not None and "zero_point" not in pair.target:
         bias = codes.code.bias
         for t in pair.source.get("zero_point", ()):
-            why = f"the target is symmetric: every zero point must be {bias}"
-            yield t, ("equal", t.name, (bias - t.plus,), "", why)
+            yield t, ("equal", t.name, (bias - t.plus,), "", WHY["equal"].format(bias))
     for t in pair.source.get("weight_shape", ()):
         stretches = (*(pair.matrix.n[part] for part in t.parts), k)
         *n, last = (s.size if whole else s.length for s in stretches)
-        yield t, ("shape", t.name, (sum(n), last), "", "the stored shape must be the matrix'")
+        yield t, ("shape", t.name, (sum(n), last), "", WHY["shape"])
     first = pair.first("source", "act_order")
     for t in pair.source.get("act_order", ()):
         group = given.group("source")
         if not given.source.params.get("act_order"):
             phase = k.start if whole or not group else k.start % group
-            yield (
-                t,
-                (
-                    "order",
-                    t.name,
-                    (group, phase),
-                    "",
-                    "the weights are declared in file order: g_idx must be k // group",
-                ),
-            )
+            yield t, ("order", t.name, (group, phase), "", WHY["order"])
         elif t is not first and first is not None and given.orders[pair.matrix.name] is not None:
-            yield t, ("same", t.name, (), first.name, "the parts of one fused matrix must have the same order")
+            yield t, ("same", t.name, (), first.name, WHY["same"])
 
 
 def _looks_everywhere(given: Given, pair: Pair, tensor: Stored, check: Check) -> None:

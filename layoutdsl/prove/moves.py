@@ -21,15 +21,30 @@ def positions(start: int) -> View:
 
 
 def lie_within(runs: Iterable[Run], low: int, high: int, tensor: str, axis: str) -> None:
-    """Runs go forward through [low, high). Before all other laws, since it bounds the numbers that these add up."""
+    """Runs go forward through [low, high), in order. Before all other laws: it bounds the numbers that these add up."""
+    before = low - 1
     for run in runs:
+        if run.x <= before:
+            broken("meaning", f"the run along {axis} at {run.x} does not stand in order, from {low} on", tensor)
+        before = run.x
         last, below = run.x, 0
         for count, step, _, _ in run.loops:
             if count < 2 or step <= below:
                 broken("meaning", f"the loops along {axis} at {run.x} do not go forward, innermost first", tensor)
             last, below = last + (count - 1) * step, step
-        if run.x < low or last >= high:
-            broken("meaning", f"a run along {axis} goes from {run.x} to {last}, beyond {low} to {high - 1}", tensor)
+        if last >= high:
+            broken("meaning", f"the run along {axis} from {run.x} to {last} goes beyond {low} to {high - 1}", tensor)
+
+
+def in_order(runs: Sequence[Run], parts: Sequence[int], tensor: str) -> None:
+    """The runs along n of one move belong to parts, in the order of these."""
+    at = 0
+    for run in runs:
+        if run.part not in parts:
+            broken("complete", f"part {run.part} does not belong here", tensor)
+        if parts.index(run.part) < at:
+            broken("meaning", "the runs along n do not stand in the order of their parts", tensor)
+        at = parts.index(run.part)
 
 
 def stand(runs: Iterable[Run], view: View, column: int, tensor: str, axis: str) -> None:
@@ -48,9 +63,8 @@ def complete(
     low, high = k or (0, pair.matrix.k.length)
     by_part: dict[int, list[Run]] = {part: [] for part in parts}
     for move in moves:
+        in_order(move.n, parts, tensor)
         for run in move.n:
-            if run.part not in by_part:
-                broken("complete", f"part {run.part} does not belong here", tensor)
             by_part[run.part].append(run)
         if any(run.part != -1 for run in move.k):
             broken("meaning", "a run along k belongs to no part", tensor)

@@ -10,7 +10,7 @@ from layoutdsl import laws
 from layoutdsl.layout import Run, View
 from layoutdsl.plan import Move
 from layoutdsl.prove.given import Given, Pair, broken
-from layoutdsl.prove.moves import NOWHERE, lie_within, stand
+from layoutdsl.prove.moves import NOWHERE, in_order, lie_within, stand
 from layoutdsl.resolve import Stored
 
 
@@ -34,20 +34,22 @@ class Pads:
             if not move.n or not move.k or move.gather_n or move.gather_k:
                 self._fail("meaning", "a pad has places and no source")
         gaps = self.target.n_gaps
+        k_view = View(self.target.k[0].chain)
         for move, (view, first, count) in zip(moves, gaps):
             self._stands(move.n, view, (first, first + count), "n")
             self._covers(move.n, first, first + count, "n")
-            self._along_k(move, 0)
+            self._stands(move.k, k_view, (0, self.end), "k")
             self._covers(move.k, 0, self.end, "k")
             self._neutral(move, 0, gap_n=True)
         beside = moves[len(gaps) :]
         for move in beside:
             self._all_outputs(move)
-            self._along_k(move, self.low)
-            self._neutral(move, min(run.x for run in move.k), gap_n=False)
+            self._neutral(move, move.k[0].x, gap_n=False)
         if len(moves) < len(gaps):
             self._fail("once", f"n {gaps[len(moves)][1]} holds no output and is not padded")
-        self._covers([run for move in beside for run in move.k], self.low, self.end, "k")
+        k = [run for move in beside for run in move.k]
+        self._stands(k, k_view, (self.low, self.end), "k")
+        self._covers(k, self.low, self.end, "k")
 
     def _fail(self, law: str, message: str) -> NoReturn:
         broken(law, message, self.target.name)
@@ -60,20 +62,15 @@ class Pads:
         stand(runs, view, laws.DST, name, axis)
         stand(runs, NOWHERE, laws.SRC, name, axis)
         if any(run.join or run.part != part for run in runs):
-            self._fail(
-                "meaning", f"a run of pads along {axis} joins none and belongs to {part if part >= 0 else 'no'} part"
-            )
-
-    def _along_k(self, move: Move, low: int) -> None:
-        self._stands(move.k, View(self.target.k[0].chain), (low, self.end), "k")
+            belongs = f"part {part}" if part >= 0 else "no part"
+            self._fail("meaning", f"a run of pads along {axis} belongs to {belongs} and joins none")
 
     def _all_outputs(self, move: Move) -> None:
+        in_order(move.n, self.target.parts, self.target.name)
         for part in self.target.parts:
             runs, length = [run for run in move.n if run.part == part], self.pair.matrix.n[part].length
             self._stands(runs, self.target.view(part)[0], (0, length), "n", part)
             self._covers(runs, 0, length, "n")
-        if any(run.part not in self.target.parts for run in move.n):
-            self._fail("meaning", "a pad along k is one of all outputs, and of nothing else")
 
     def _covers(self, runs: Sequence[Run], low: int, high: int, axis: str) -> None:
         if not laws.covers(runs, low, high, self.given.z):
@@ -98,7 +95,7 @@ class Pads:
         if target.role == "zero_point":
             return 0, "scale"
         if target.role != "codes":
-            return (target.scaled, "scale") if target.code.kind == "power" else (0, "code")
+            return self._scale_pad()
         code = target.code.bias if target.code.kind == "integer" and self.neutral else 0
         zero = target.code.bias
         if not gap_n and low < self.filled:
@@ -108,6 +105,15 @@ class Pads:
         if target.code.decode(code, zero) == 0 and (gap_n or not self._meets_zero_point(low)):
             return code, "code"
         return code, "scale" if gap_n else self._outer_reason(low, high)
+
+    def _scale_pad(self) -> tuple[int, str]:
+        """Scales and biases are padded with 0; the habit of zero pads adds to a power what is added to every other one."""
+        target, codes = self.target, self.pair.first("target", "codes")
+        if self.neutral or target.code.kind != "power" or not target.scaled:
+            return 0, "code"
+        if codes is None or codes.code.decode(0) != 0:
+            self._fail("neutral", "a scale that is not 0 stands beside pads that are not 0")
+        return target.scaled, "weight"
 
     def _meets_zero_point(self, low: int) -> bool:
         """Whether code 0 is minus the zero point of a group with real elements, as with the habit of zero pads."""

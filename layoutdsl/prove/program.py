@@ -47,8 +47,8 @@ class _Prover:
         kind = "value" if program.recode.name in MADE else "data"
         brought = [move for move in program.moves if move.kind == kind]
         pads = [move for move in program.moves if move.kind == "pad"]
-        if len(brought) + len(pads) != len(program.moves):
-            self._fail("meaning", f"its moves must be {kind} and pads")
+        if (*brought, *pads) != program.moves:
+            self._fail("meaning", f"its moves must be {kind}, then pads")
         complete(self.given, self.pair, brought, target.parts, target.name)
         join(brought, target.name)
         if kind == "value":

@@ -122,11 +122,15 @@ def taken(kernel: Kernel, matrix: Matrix, group: int) -> int:
     """The group, -1 as 0, if the kernel takes it; else LayoutError."""
     if group in kernel.accepts.groups:
         return max(group, 0)
+    help = "it takes " + ", ".join("one group (-1)" if g == -1 else str(g) for g in kernel.accepts.groups)
+    finer = max((g for g in kernel.accepts.groups if 0 < g < group and group % g == 0), default=0)
+    if finer:
+        help += f"; target.group={finer} repeats each scale for {group // finer} finer groups"
     raise LayoutError(
         f"`{matrix.name}` has {_shown(group)} along `{matrix.k.axis}`, which kernel `{kernel.name}` does not take",
         code="LP123",
         name="group-not-taken",
-        help="it takes " + ", ".join("one group (-1)" if g == -1 else str(g) for g in kernel.accepts.groups),
+        help=help,
     )
 
 

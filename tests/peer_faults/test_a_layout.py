@@ -7,9 +7,9 @@ import pytest
 from checkpoints import Awq, CtInt, Fp8, Fp8Block, Gptq, Mxfp4, Mxfp8, Nvfp4
 from conversions import Job, check, compare, run
 from decoders import marlin
-from peer_faults import refusal
 
 from layoutdsl import compile_plan
+from peer_faults import refusal
 
 INTEGER = (Gptq({}), Gptq({"zero_points": True}), CtInt({}), CtInt({"zero_points": True}), Awq({}))
 
@@ -44,8 +44,11 @@ def test_a1_would_show(rng):
     made = run(job, tensors, plan=plan)
     scales = np.empty_like(made["w13.weight_scale"])
     scales[..., marlin.grouped_columns(256)] = made["w13.weight_scale"][..., marlin.channel_columns(256)]
-    wrong = [(want != got).mean() for matrix, _, want, got in compare(job, plan, tensors, made | {"w13.weight_scale": scales})
-             if matrix.name == "w13"]
+    wrong = [
+        (want != got).mean()
+        for matrix, _, want, got in compare(job, plan, tensors, made | {"w13.weight_scale": scales})
+        if matrix.name == "w13"
+    ]
     assert min(wrong) > 0.85
 
 
@@ -57,7 +60,7 @@ def test_a2_w2_scales_after_padding(source, rng):
 
 @pytest.mark.parametrize("source", INTEGER, ids=name)
 def test_a2_with_the_groups_kept(source, rng):
-    """Where the caller asks for the source's groups, padding adds a second, and its row: then the order is that of two."""
+    """Where the caller keeps the source's groups, padding adds a second, and its row: the order is that of two."""
     job = moe(of(source, group=32), "marlin_int4_a16", i=32, h=128, params={"target.group": 32})
     assert check(job, rng)["w2.weight_scale"].shape[1] == 2
 
@@ -77,14 +80,21 @@ def test_a7_widths_are_demanded():
         return lambda: compile_plan("fp8", "marlin_fp8_a16", "linear_fused", sizes, params={"source.scale": "part"})
 
     refusal(plan({"k": 128}), "linear_fused", "axis `n`", "output features of each part", "--size n=")
-    refusal(plan({"n": (96, 96), "k": 128}), "size `n` has 2 widths", "`linear` has 3 parts (q, k, v)", "one width per part")
+    refusal(
+        plan({"n": (96, 96), "k": 128}), "size `n` has 2 widths", "`linear` has 3 parts (q, k, v)", "one width per part"
+    )
 
 
 # --- A8: biases of experts --------------------------------------------------------------------------------------------
 
 BIASED = (
-    (Fp8({"scale": "channel"}), "marlin_fp8_a16"), (Fp8Block({}), "marlin_fp8_a16"), (Mxfp8({}), "marlin_mxfp8_a16"),
-    (Nvfp4({}), "marlin_nvfp4_a16"), (Mxfp4({}), "marlin_mxfp4_a16"), (Gptq({}), "marlin_int4_a16"), (Awq({}), "marlin_int4_a8fp8"),
+    (Fp8({"scale": "channel"}), "marlin_fp8_a16"),
+    (Fp8Block({}), "marlin_fp8_a16"),
+    (Mxfp8({}), "marlin_mxfp8_a16"),
+    (Nvfp4({}), "marlin_nvfp4_a16"),
+    (Mxfp4({}), "marlin_mxfp4_a16"),
+    (Gptq({}), "marlin_int4_a16"),
+    (Awq({}), "marlin_int4_a8fp8"),
 )
 
 
@@ -128,8 +138,16 @@ def test_a12_every_rank_takes_the_one_group(source, rank, rng):
 def test_a12_from_slices(rank, rng):
     """The same where a loader has cut the tensors already: the rank's 64 inputs, with the row of all 128."""
     whole = Gptq({"zero_points": True})
-    plan = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 128, "k": 128}, tp=2, rank=rank, sharded=True,
-                        params={"split": "k", "zero_points": True})
+    plan = compile_plan(
+        "gptq",
+        "marlin_int4_a16",
+        "linear",
+        {"n": 128, "k": 128},
+        tp=2,
+        rank=rank,
+        sharded=True,
+        params={"split": "k", "zero_points": True},
+    )
     file = whole.draw(rng, (128,), 64)
     tensors = {f"linear.{key}": [array] for key, array in file.items()}
     job = Job(whole, "marlin_int4_a16", "linear", {"n": 128, "k": 64})

@@ -8,9 +8,9 @@ import torch
 from checkpoints import Fp8, Fp8Block, Gptq, Mxfp4, Mxfp4Small, Mxfp8, Nvfp4, bits, nearest
 from conversions import Job, check, compare, given, run
 from decoders.numbers import e4m3fn
-from peer_faults import refusal
 
 from layoutdsl.plan import Lost
+from peer_faults import refusal
 
 NVFP4 = ("marlin_nvfp4_a16", "moe_gated", {"e": 2, "i": 64, "h": 128})
 
@@ -42,8 +42,8 @@ def test_a3_fp16_keeps_every_scale(top, rng):
 
 
 def test_a3_bf16_counts_what_is_lost(rng):
-    """E4M3 spans 2^-9 to 448, a bf16 kernel 2^1 to 2^16 whatever the factor. Beside 448 what is below 2^-6, its subnormal
-    codes, is lost; that is declared and counted, and all else exact."""
+    """E4M3 spans 2^-9 to 448, a bf16 kernel 2^1 to 2^16 whatever the factor. Beside 448 what is below 2^-6, its
+    subnormal codes, is lost; that is declared and counted, and all else exact."""
     job, tensors = nvfp4("bfloat16", rng, draw=lambda _, shape: rng.integers(0, 127, shape))
     for arrays in (arrays for name, arrays in tensors.items() if name.endswith("weight_scale")):
         for array in arrays:
@@ -65,7 +65,7 @@ def test_a3_bf16_counts_what_is_lost(rng):
 
 
 def test_a3_bf16_has_a_factor_per_expert(rng):
-    """Expert 0 has large block scales, expert 1 none but subnormal ones: both exact, for each has its own global scale."""
+    """Expert 0 has large block scales, expert 1 subnormal ones: both exact, for each has its own global scale."""
     job, tensors = nvfp4("bfloat16", rng, draw=lambda expert, shape: rng.integers(*[(64, 127), (1, 8)][expert], shape))
     report: list[Lost] = []
     made = check(job, tensors=tensors)
@@ -75,7 +75,9 @@ def test_a3_bf16_has_a_factor_per_expert(rng):
 
 
 def test_a3_reports_on_both_backends(rng):
-    job, tensors = nvfp4("bfloat16", rng, draw=lambda _, shape: rng.integers(0, 127, shape), sizes={"e": 2, "i": 16, "h": 32})
+    job, tensors = nvfp4(
+        "bfloat16", rng, draw=lambda _, shape: rng.integers(0, 127, shape), sizes={"e": 2, "i": 16, "h": 32}
+    )
     found = {}
     for backend in ("reference", "torch"):
         found[backend] = []
@@ -97,7 +99,11 @@ def test_a4_negative_block_scales(dtype, writer, rng):
     check(*nvfp4(dtype, rng, draw=draw, writer=writer)[:1], tensors=nvfp4(dtype, rng, draw=draw, writer=writer)[1])
 
 
-MX = ((Mxfp8({}), "marlin_mxfp8_a16"), (Mxfp4({}), "marlin_mxfp4_a16"), (Mxfp4({"writer": "gpt_oss"}), "marlin_mxfp4_a16"))
+MX = (
+    (Mxfp8({}), "marlin_mxfp8_a16"),
+    (Mxfp4({}), "marlin_mxfp4_a16"),
+    (Mxfp4({"writer": "gpt_oss"}), "marlin_mxfp4_a16"),
+)
 
 
 @pytest.mark.parametrize(("source", "kernel"), MX)
@@ -137,14 +143,23 @@ def test_a6_scales_are_rounded_once(source, scale, error, rng):
     assert (np.abs(got - want) <= error * np.abs(want)).all()
 
 
-@pytest.mark.parametrize(("dtype", "scale", "most"), [("float16", 256.0, "65504.0"), ("bfloat16", 256.0, "3.38"), ("float16", 1e30, "65504.0")])
+@pytest.mark.parametrize(
+    ("dtype", "scale", "most"),
+    [("float16", 256.0, "65504.0"), ("bfloat16", 256.0, "3.38"), ("float16", 1e30, "65504.0")],
+)
 def test_a6_overflow_is_refused(dtype, scale, most, rng):
     job = Job(Fp8({"scale": "channel"}), "marlin_fp8_a16", "moe_gated", {"e": 2, "i": 64, "h": 128}, dtype=dtype)
     tensors = job.draw(rng)
     tensors["w13.up.weight_scale"][1][5] = scale
     power = {"float16": 8, "bfloat16": 120}[dtype]
-    refusal(lambda: run(job, tensors), "`w13.up.weight_scale` at expert 1, part up, n 5,", f"stored times 2^{power}",
-            f"beyond {most}", f"the largest {dtype}", "another kernel or dtype")
+    refusal(
+        lambda: run(job, tensors),
+        "`w13.up.weight_scale` at expert 1, part up, n 5,",
+        f"stored times 2^{power}",
+        f"beyond {most}",
+        f"the largest {dtype}",
+        "another kernel or dtype",
+    )
 
 
 def test_a6_the_largest_that_fits(rng):
@@ -181,7 +196,12 @@ def test_a9_powers_of_two_are_folded(dtype, stored, writer, rng):
 def test_a9_others_are_refused(stored, rng):
     job, tensors = fused("bfloat16", stored, [0.75, 0.75, 0.7], rng)
     name = "linear.v.weight_scale_2" if stored == "apart" else "linear.weight_scale_2"
-    refusal(lambda: run(job, tensors), f"`{name}` at part v", "no power of two times the first part's 0.75", "convert each part as a matrix")
+    refusal(
+        lambda: run(job, tensors),
+        f"`{name}` at part v",
+        "no power of two times the first part's 0.75",
+        "convert each part as a matrix",
+    )
 
 
 def test_a9_experts_are_named(rng):
@@ -193,11 +213,15 @@ def test_a9_experts_are_named(rng):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a9_out_of_range(dtype, rng):
-    """A ratio of 2^-30 takes the smaller part's block scales below what the byte holds: refused, or with bf16 counted."""
+    """A ratio of 2^-30 takes a part's block scales below what the byte holds: refused, or with bf16 counted."""
     job, tensors = fused(dtype, "apart", [1.0, 2.0**-30, 1.0], rng)
     tensors["linear.k.weight_scale"] = [np.full_like(tensors["linear.k.weight_scale"][0], 0x39)]
     if dtype == "float16":
-        refusal(lambda: run(job, tensors), "`linear.k.weight_scale` at part k, n 0, k 0", "which the parts' global scales ask for")
+        refusal(
+            lambda: run(job, tensors),
+            "`linear.k.weight_scale` at part k, n 0, k 0",
+            "as the parts' global scales ask",
+        )
         return
     report: list[Lost] = []
     run(job, tensors, report=report)
@@ -253,13 +277,19 @@ def test_a11_one_factor_for_all_experts_loses_and_says_so(rng):
 
 MOE = ("moe_gated", {"e": 2, "i": 64, "h": 128})
 MARKED = [
-    (Nvfp4({}), "marlin_nvfp4_a16", "weight_scale", 0x7F, "e4m3"), (Nvfp4({}), "marlin_nvfp4_a16", "weight_scale", 0xFF, "e4m3"),
-    (Mxfp8({}), "marlin_mxfp8_a16", "weight_scale", 0xFF, "e8m0"), (Mxfp8({}), "marlin_mxfp8_a16", "weight", 0x7F, "e4m3"),
-    (Mxfp4({}), "marlin_mxfp4_a16", "weight_scale", 0xFF, "e8m0"), (Mxfp4Small({}), "marlin_mxfp4_a8fp8", "weight_scale", 0xFF, "e8m0"),
-    (Fp8({}), "marlin_fp8_a16", "weight", 0x7F, "e4m3"), (Fp8({}), "marlin_fp8_a16", "weight", 0xFF, "e4m3"),
+    (Nvfp4({}), "marlin_nvfp4_a16", "weight_scale", 0x7F, "e4m3"),
+    (Nvfp4({}), "marlin_nvfp4_a16", "weight_scale", 0xFF, "e4m3"),
+    (Mxfp8({}), "marlin_mxfp8_a16", "weight_scale", 0xFF, "e8m0"),
+    (Mxfp8({}), "marlin_mxfp8_a16", "weight", 0x7F, "e4m3"),
+    (Mxfp4({}), "marlin_mxfp4_a16", "weight_scale", 0xFF, "e8m0"),
+    (Mxfp4Small({}), "marlin_mxfp4_a8fp8", "weight_scale", 0xFF, "e8m0"),
+    (Fp8({}), "marlin_fp8_a16", "weight", 0x7F, "e4m3"),
+    (Fp8({}), "marlin_fp8_a16", "weight", 0xFF, "e4m3"),
     (Fp8Block({}), "marlin_fp8_a16", "weight", 0xFF, "e4m3"),
-    (Fp8({}), "marlin_fp8_a16", "weight_scale", np.nan, "float32"), (Fp8({}), "marlin_fp8_a16", "weight_scale", np.inf, "float32"),
-    (Gptq({"group": 32}), "marlin_int4_a16", "scales", 0x7E00, "float16"), (Gptq({"group": 32}), "marlin_int4_a16", "scales", 0x7C00, "float16"),
+    (Fp8({}), "marlin_fp8_a16", "weight_scale", np.nan, "float32"),
+    (Fp8({}), "marlin_fp8_a16", "weight_scale", np.inf, "float32"),
+    (Gptq({"group": 32}), "marlin_int4_a16", "scales", 0x7E00, "float16"),
+    (Gptq({"group": 32}), "marlin_int4_a16", "scales", 0x7C00, "float16"),
     (Gptq({"group": 32}), "marlin_int4_a8int8", "scales", 0x7E00, "float16"),
     (Gptq({"group": 32}), "marlin_int4_a8fp8", "scales", 0xFC00, "float16"),
 ]
@@ -273,8 +303,12 @@ def test_a13_markers_are_refused(source, kernel, tensor, marker, code, backend, 
     at = (1, 5) if tensor == "scales" else (5, 0) if tensor == "weight_scale" else (5, 33)
     tensors[f"w13.up.{tensor}"][1][at] = marker
     k = 32 if tensor == "scales" else at[1]
-    refusal(lambda: job.plan.run(given(job.plan, tensors), backend=backend), f"`w13.up.{tensor}` at expert 1, part up, n 5, k {k}:", f"of {code} is",
-            "check the checkpoint")
+    refusal(
+        lambda: job.plan.run(given(job.plan, tensors), backend=backend),
+        f"`w13.up.{tensor}` at expert 1, part up, n 5, k {k}:",
+        f"of {code} is",
+        "check the checkpoint",
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, -1.0])
