@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from layoutdsl.compile import compile_plan
     from layoutdsl.errors import Diagnostic, LayoutError
     from layoutdsl.library import load_spec
-    from layoutdsl.plan import Plan
+    from layoutdsl.plan import Lost, Plan
     from layoutdsl.recodes import Habits
 
 __version__ = "0.1.0"
@@ -27,12 +27,13 @@ _HOMES = {
     "Diagnostic": "layoutdsl.errors",
     "Habits": "layoutdsl.recodes",
     "LayoutError": "layoutdsl.errors",
+    "Lost": "layoutdsl.plan",
     "Plan": "layoutdsl.plan",
     "compile_plan": "layoutdsl.compile",
     "load_spec": "layoutdsl.library",
 }
 
-__all__ = ["Diagnostic", "Habits", "LayoutError", "Plan", "compile_plan", "load_spec"]
+__all__ = ["Diagnostic", "Habits", "LayoutError", "Lost", "Plan", "compile_plan", "load_spec"]
 
 
 def __getattr__(name: str) -> Any:

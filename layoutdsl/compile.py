@@ -206,6 +206,14 @@ class _Builder:
         return self.request.ranks.tp if not any(p.matrix.k.cut or p.matrix.n[0].cut for p in self.pairs) else 1
 
     def matrix(self, pair: Pair) -> None:
+        order, k = self.orders[pair.matrix.name], pair.matrix.k
+        if self.request.sharded and order is not None and k.cut:
+            raise LayoutError(
+                f"`{order.name}` orders {k.length} of the {k.size} inputs along `{k.axis}`, which are no whole groups",
+                code="LP126",
+                name="order-of-a-slice",
+                help="give the whole tensors (sharded=False): each rank then takes its slice of the sorted inputs",
+            )
         recode = self._scale_recode(pair)
         signed = bool(recode and recode.name == "nvfp4_scale" and pair.source["scale"][0].code.sign)
         for role, found in pair.target.items():

@@ -1,8 +1,8 @@
 """Every backend gives the same bytes, or the same refusal, as the reference: for recorded cases, and for every pair of
 shipped formats that hold the same kind of code.
 
-Drawn: modules, odd sizes, ranks, how parts are stored, the parameters of both sides; codes of all values, scales that are
-subnormal, largest, zero or negative, and now and then a code that one side must refuse.
+Drawn: modules, odd sizes, ranks, how parts are stored, the parameters of both sides; codes of all values, scales that
+are subnormal, largest, zero or negative, and now and then a code that one side must refuse.
 """
 
 from __future__ import annotations
@@ -31,12 +31,28 @@ from layoutdsl.recodes import Habits, Recode
 
 GOLDEN = Path(__file__).parent / "golden"
 RECORDED = json.loads((GOLDEN / "index.json").read_text())["cases"]
-REFERENCE_EVERY = 3
-"""The reference is slow: it runs one recorded case in so many; `layoutdsl conform --backend reference` runs them all."""
+REFERENCE_EVERY = 4
+"""The reference is slow: it runs one case in so many here, and all in `layoutdsl conform --backend reference`."""
 
-EXAMPLES = 2
-SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
-                    suppress_health_check=list(HealthCheck))
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """The tensors are small, and workers would stand in each other's way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 # --- recorded cases ---------------------------------------------------------------------------------------------------
@@ -65,20 +81,38 @@ INT8 = ("gptq", "ct_int", "marlin_int8_a16", "marlin_int8_a8int8")
 E4M3 = ("fp8", "fp8_block", "mxfp8", "marlin_fp8_a16", "marlin_mxfp8_a16")
 MXFP4 = ("mxfp4", "marlin_mxfp4_a16", "marlin_mxfp4_a8fp8")
 NVFP4 = ("nvfp4", "marlin_nvfp4_a16")
-FAMILIES = {"int4": (INT4, {"bits": 4}), "int8": (INT8, {"bits": 8}), "e4m3": (E4M3, {}), "mxfp4": (MXFP4, {}),
-            "nvfp4": (NVFP4, {})}
+FAMILIES = {
+    "int4": (INT4, {"bits": 4}),
+    "int8": (INT8, {"bits": 8}),
+    "e4m3": (E4M3, {}),
+    "mxfp4": (MXFP4, {}),
+    "nvfp4": (NVFP4, {}),
+}
 NEVER = {("mxfp8", "marlin_fp8_a16"), ("marlin_mxfp8_a16", "marlin_fp8_a16"), ("marlin_fp8_a16", "marlin_mxfp8_a16")}
 """The same code, but no group that both take."""
 PAIRS = [(family, a, b) for family, (names, _) in FAMILIES.items() for a in names for b in names if (a, b) not in NEVER]
 MODULES = ("linear", "linear_fused", "moe_gated", "moe_plain")
-FREE = ("dtype", "scale_dtype", "writer", "global_scale", "scale", "zero_offset", "qzeros", "g_idx", "shape_tensor",
-        "scale_name", "zero_points", "group", "block_n")
+FREE = (
+    "dtype",
+    "scale_dtype",
+    "writer",
+    "global_scale",
+    "scale",
+    "zero_offset",
+    "qzeros",
+    "g_idx",
+    "shape_tensor",
+    "scale_name",
+    "zero_points",
+    "group",
+    "block_n",
+)
 """Parameters that a target may set otherwise than its source."""
 PEER = Habits(pads="zero", nvfp4_factor="tensor", int16="stepwise")
 
 
 class Case:
-    """A plan, how its tensors are drawn, and in words what it is for. No dataclass: hypothesis would show all of the plan."""
+    """A plan, how its tensors are drawn, and in words what it is for. No dataclass: hypothesis would print the plan."""
 
     def __init__(self, plan: Plan, seed: int, mood: str, poison: bool, what: str):
         self.plan, self.seed, self.mood, self.poison, self.what = plan, seed, mood, poison, what
@@ -124,8 +158,19 @@ def cases(draw, family, source, target, module, whole=False):
     sharded = tp > 1 and not params.get("source.act_order") and pick(True, False)
     rank, ep_rank = draw(st.integers(0, tp - 1)), draw(st.integers(0, ep - 1))
     try:
-        plan = compile_plan(source, target, module, sizes, params=params, tp=tp, rank=rank, ep=ep, ep_rank=ep_rank,
-                            sharded=sharded, habits=pick(Habits(), PEER))
+        plan = compile_plan(
+            source,
+            target,
+            module,
+            sizes,
+            params=params,
+            tp=tp,
+            rank=rank,
+            ep=ep,
+            ep_rank=ep_rank,
+            sharded=sharded,
+            habits=pick(Habits(), PEER),
+        )
         if not whole and pick(True, False, False):
             plan = plan.inverse()
     except LayoutError:
@@ -145,7 +190,7 @@ def drawn(pick, key, param):
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize(("family", "source", "target"), PAIRS, ids=str)
 def test_torch_is_the_reference(family, source, target, module):
-    @SETTINGS
+    @examples(2)
     @given(cases(family, source, target, module))
     def holds(case):
         tensors = inputs_of(case.plan, case.seed, case.mood)
@@ -153,8 +198,10 @@ def test_torch_is_the_reference(family, source, target, module):
             poison(case.plan, tensors, case.seed)
         wanted = outcome(case.plan, tensors, "reference")
         assert outcome(case.plan, tensors, "torch") == wanted
-        apart = {name: list(tensor) if case.plan.input[name].full_shape[:1] == (case.plan.input[name].experts,) else tensor
-                 for name, tensor in tensors.items()}
+        apart = {
+            name: list(tensor) if case.plan.input[name].full_shape[:1] == (case.plan.input[name].experts,) else tensor
+            for name, tensor in tensors.items()
+        }
         out = outputs_of(case.plan)
         before = {name: raw(tensor) for name, tensor in out.items()}
         with pytest.MonkeyPatch.context() as patch:
@@ -167,36 +214,74 @@ def test_torch_is_the_reference(family, source, target, module):
     holds()
 
 
+KEEPING = (
+    "copy",
+    "offset",
+    "constant",
+    "ramp",
+    "shape",
+    "fp8_nibbles",
+    "plain_nibbles",
+    "fold_sign",
+    "nvfp4_scale",
+    "nvfp4_global",
+)
+
+
+def keeps(recode: Recode, reciprocal: bool) -> bool:
+    """Whether a recode keeps every positive scale that `inputs_of` draws when it is told to be mild."""
+    a, b = recode.source, recode.target
+    if recode.name == "rescale":
+        return a == b or b == "float32" or code_named(a).bits == 8 or code_named(b).kind == "power"
+    return recode.name in KEEPING and b != "s0e5m3b" and not (recode.name == "nvfp4_global" and reciprocal)
+
+
 @pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize(("family", "source", "target"), [pair for pair in PAIRS if not pair[1].startswith("marlin")], ids=str)
+@pytest.mark.parametrize(
+    ("family", "source", "target"), [pair for pair in PAIRS if not pair[1].startswith("marlin")], ids=str
+)
 def test_the_inverse_gives_the_bytes_back(family, source, target, module):
-    @SETTINGS
+    @examples(1)
     @given(cases(family, source, target, module, whole=True))
     def holds(case):
         plan = case.plan
-        assume(not plan.losses and not plan.passed and not dict(plan.source.params).get("act_order"))
-        tensors = inputs_of(plan, case.seed, "flat")
-        for name in tensors:
-            if plan.input[name].role == "scale":
-                tensors[name].reshape(-1).view(torch.uint8).bitwise_and_(0x7F)
-        back = plan.inverse()
-        assume(not back.losses)
-        try:
-            there = plan.run(tensors)
-        except LayoutError:
-            reject()
-        made = back.run(there)
-        assert {name: raw(made[name]) for name in tensors} == {name: raw(tensor) for name, tensor in tensors.items()}
+        inverted = any(reduction.reciprocal for reduction in plan.reductions)
+        assume(all(keeps(program.recode, inverted) for program in plan.programs))
+        assume(not plan.passed and not dict(plan.source.params).get("act_order"))
+        tensors, there = mild(plan, case.seed)
+        here = plan.inverse().run(there)
+        assert {name: raw(here[name]) for name in tensors} == {name: raw(tensor) for name, tensor in tensors.items()}
 
     holds()
+
+
+def mild(plan: Plan, seed: int) -> tuple[dict, dict]:
+    """Inputs that the plan takes, and what it makes of them: scales that differ, or all the same where they must be."""
+    for mood in ("mild", "flat"):
+        tensors = inputs_of(plan, seed, mood)
+        for name, tensor in tensors.items():
+            if plan.input[name].role == "scale":
+                positive(tensor, power="mx" in plan.target.spec)
+        try:
+            return tensors, plan.run(tensors)
+        except LayoutError:
+            continue
+    reject()
+
+
+def positive(scales: torch.Tensor, *, power: bool) -> None:
+    if scales.dtype in (torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.uint8):
+        scales.view(torch.uint8).bitwise_and_(0x7F)
+    elif scales.is_floating_point():
+        scales.copy_(torch.exp2(scales.abs().float().log2().floor()) if power else scales.abs())
 
 
 # --- inputs and outcomes ----------------------------------------------------------------------------------------------
 
 
 def inputs_of(plan: Plan, seed: int, mood: str) -> dict[str, torch.Tensor]:
-    """Random tensors. mood: mild (scales that every side holds), flat (all scales of a tensor equal, so that shared ones
-    agree) or wild (every finite code)."""
+    """Random tensors. mood: mild (scales that every side holds), flat (all scales of a tensor equal, so that shared
+    ones agree) or wild (every finite code)."""
     random = torch.Generator().manual_seed(seed)
     made: dict[str, torch.Tensor] = {}
     for info in plan.inputs:
@@ -265,9 +350,8 @@ def act_order(info: TensorInfo, plan: Plan, copies: int) -> torch.Tensor:
 def packed(info: TensorInfo, codes: torch.Tensor) -> torch.Tensor:
     bits = 64 if info.role == "weight_shape" else code_named(info.code).bits
     if bits == 4:
-        carried = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
-    else:
-        carried = codes.to(STORED[bits])
+        codes = codes[:, 0::2] | codes[:, 1::2] << 4
+    carried = codes.to(STORED[bits])
     return carried.contiguous().view(getattr(torch, info.dtypes[0])).reshape(info.full_shape)
 
 
@@ -332,14 +416,38 @@ def compiles(source: str, target: str, params: dict) -> bool:
 
 FACTOR = 0.7337646484375
 TWINS = [
-    *[(Recode("rescale", a, b, power), {}) for a in ("float32", "float16", "bfloat16") for b in ("float16", "bfloat16", "float32")
-      for power in (0, 8, 120, -9)],
-    *[(Recode("rescale", a, b, power), {}) for a in ("float32", "bfloat16") for b in ("e8m0", "e8m0z", "e4m3") for power in (0, 6)],
-    *[(Recode("rescale", a, b, 3), {}) for a in ("e4m3", "e8m0", "e8m0z", "s0e5m3") for b in ("float16", "e4m3", "float32")],
-    *[(Recode("copy", name, name), {}) for name in ("float16", "bfloat16", "float32", "e4m3", "e8m0", "s0e5m3", "int16", "u4")],
-    *[(Recode("int16_scale", name, "int16"), {"factor": factor, "stepwise": stepwise}) for name in ("float16", "bfloat16")
-      for factor in (FACTOR, 0.0, 65504.0, -0.25) for stepwise in (False, True)],
-    *[(Recode("nvfp4_scale", "e4m3", name, 7), {"shift": shift}) for name in ("s0e5m3", "s0e5m3b") for shift in (-12, 0, 3)],
+    *[
+        (Recode("rescale", a, b, power), {})
+        for a in ("float32", "float16", "bfloat16")
+        for b in ("float16", "bfloat16", "float32")
+        for power in (0, 8, 120, -9)
+    ],
+    *[
+        (Recode("rescale", a, b, power), {})
+        for a in ("float32", "bfloat16")
+        for b in ("e8m0", "e8m0z", "e4m3")
+        for power in (0, 6)
+    ],
+    *[
+        (Recode("rescale", a, b, 3), {})
+        for a in ("e4m3", "e8m0", "e8m0z", "s0e5m3")
+        for b in ("float16", "e4m3", "float32")
+    ],
+    *[
+        (Recode("copy", name, name), {})
+        for name in ("float16", "bfloat16", "float32", "e4m3", "e8m0", "s0e5m3", "int16", "u4")
+    ],
+    *[
+        (Recode("int16_scale", name, "int16"), {"factor": factor, "stepwise": stepwise})
+        for name in ("float16", "bfloat16")
+        for factor in (FACTOR, 0.0, 65504.0, -0.25)
+        for stepwise in (False, True)
+    ],
+    *[
+        (Recode("nvfp4_scale", "e4m3", name, 7), {"shift": shift})
+        for name in ("s0e5m3", "s0e5m3b")
+        for shift in (-12, 0, 3)
+    ],
     (Recode("nvfp4_global", "float32", "float32", -119), {"factor": FACTOR, "shift": 3}),
     (Recode("nvfp4_global", "float32", "float32", 119), {"factor": 3e38, "shift": -3}),
     (Recode("reciprocal", "float32", "float32"), {}),
@@ -375,7 +483,7 @@ def applied(recode: Recode, code: int, options: dict) -> int | None:
 
 
 def some_codes(code) -> list[int]:
-    """All of a narrow code; of a wide one the specials and their neighbours, halves between narrower codes, and others."""
+    """All of a narrow code; of a wide one the specials, their neighbours, halves between narrower codes, and others."""
     if code.bits <= 8:
         return list(range(1 << code.bits))
     random = torch.Generator().manual_seed(1)
@@ -384,11 +492,17 @@ def some_codes(code) -> list[int]:
     specials = [0, 1, 1 << (code.bits - 1), top >> 1, *(e << code.mantissa for e in range(0, 1 << code.exponent, 3))]
     found += [(special + step) & top for special in specials for step in (-1, 0, 1)]
     if code.bits == 32:  # the halves between float16's and between bfloat16's codes, and their neighbours
-        found += [one >> 16 << 16 | low for one in found[:300] for low in (0x7FFF, 0x8000, 0x8001, 0x0FFF, 0x1000, 0x1001, 0x3000)]
+        found += [
+            one >> 16 << 16 | low
+            for one in found[:300]
+            for low in (0x7FFF, 0x8000, 0x8001, 0x0FFF, 0x1000, 0x1001, 0x3000)
+        ]
     return found
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "e4m3", "e2m1", "s0e5m3", "s0e5m3b", "e8m0", "e8m0z"])
+@pytest.mark.parametrize(
+    "name", ["float16", "bfloat16", "float32", "e4m3", "e2m1", "s0e5m3", "s0e5m3b", "e8m0", "e8m0z"]
+)
 def test_encode_rounds_once(name):
     """Doubles around each half between two codes: a cast through float32 would round some of them twice."""
     code = code_named(name)
@@ -399,7 +513,9 @@ def test_encode_rounds_once(name):
     halves = (order[1:] + order[:-1]) / 2
     near = [halves * (1 + sign * 2.0**-power) for sign in (-1, 0, 1) for power in (30, 45, 52)]
     wild = torch.randint(-(2**63), 2**63 - 1, (500,), generator=random).view(torch.float64)
-    values = torch.cat([values, *near, wild, torch.tensor([0.0, -0.0, 1e-320, code.top, code.top * 1.0001], dtype=torch.float64)])
+    values = torch.cat(
+        [values, *near, wild, torch.tensor([0.0, -0.0, 1e-320, code.top, code.top * 1.0001], dtype=torch.float64)]
+    )
     made, bad = encode(code, values)
     for value, got, no in zip(values.tolist(), made.tolist(), bad.tolist()):
         try:
@@ -410,7 +526,9 @@ def test_encode_rounds_once(name):
         assert no or unsigned(got, code.bits) == want, value
 
 
-@pytest.mark.parametrize("recode", [Recode("fp8_nibbles", "u4", "n4"), Recode("plain_nibbles", "n4", "u4")], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "recode", [Recode("fp8_nibbles", "u4", "n4"), Recode("plain_nibbles", "n4", "u4")], ids=lambda r: r.name
+)
 def test_nibbles_for_every_zero_point(recode):
     for zero in range(17):
         codes = torch.arange(16, dtype=torch.uint8)
@@ -444,14 +562,18 @@ def test_every_16_bit_scale_decodes_exactly():
         code = code_named(name)
         codes = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16)
         values = decode(code, codes).tolist()
-        assert all(got == (want := code.decode(unsigned(c, 16))) or want != want for c, got in zip(codes.tolist(), values))
+        assert all(
+            got == (want := code.decode(unsigned(c, 16))) or want != want for c, got in zip(codes.tolist(), values)
+        )
 
 
 def test_what_vanishes():
     recode = Recode("nvfp4_scale", "e4m3", "s0e5m3b", 0)
     codes = torch.arange(0x7F, dtype=torch.uint8)
     made, _ = twin(recode, codes)
-    assert vanished(recode, codes, made).tolist() == [definition.vanishes(recode, c, m) for c, m in zip(codes.tolist(), made.tolist())]
+    assert vanished(recode, codes, made).tolist() == [
+        definition.vanishes(recode, c, m) for c, m in zip(codes.tolist(), made.tolist())
+    ]
     assert vanished(recode, codes, made).any()
 
 
@@ -459,8 +581,17 @@ def test_what_vanishes():
 
 BOTH = pytest.mark.parametrize("backend", ["torch", "reference"])
 GPTQ = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 128}, params={"qzeros": False, "g_idx": False})
-MOE = compile_plan("fp8", "marlin_fp8_a16", "moe_gated", {"e": 4, "i": 24, "h": 32}, params={"dtype": "bfloat16"},
-                   tp=2, rank=1, ep=2, ep_rank=1)
+MOE = compile_plan(
+    "fp8",
+    "marlin_fp8_a16",
+    "moe_gated",
+    {"e": 4, "i": 24, "h": 32},
+    params={"dtype": "bfloat16"},
+    tp=2,
+    rank=1,
+    ep=2,
+    ep_rank=1,
+)
 
 
 def tensors_of(plan: Plan) -> dict:
@@ -479,20 +610,32 @@ def refusal(plan: Plan, backend: str, tensors: dict, **options) -> str:
     [
         (lambda x: x.pop("linear.scales"), "tensor `linear.scales` is missing"),
         (lambda x: x.update({"linear.scale": x["linear.scales"]}), "the plan reads no tensor `linear.scale`"),
-        (lambda x: x.update({"linear.scales": x["linear.scales"].T}), "`linear.scales` has the shape [64, 1], expected [1, 64]"),
-        (lambda x: x.update({"linear.scales": x["linear.scales"][:, :32]}), "`linear.scales` has the shape [1, 32], expected [1, 64]"),
-        (lambda x: x.update({"linear.scales": x["linear.scales"].float()}), "`linear.scales` is float32, expected float16"),
+        (
+            lambda x: x.update({"linear.scales": x["linear.scales"][:, :32]}),
+            "`linear.scales` has the shape [1, 32], expected [1, 64]",
+        ),
+        (
+            lambda x: x.update({"linear.scales": x["linear.scales"].float()}),
+            "`linear.scales` is float32, expected float16",
+        ),
         (lambda x: x.update({"linear.scales": 3}), "`linear.scales` is a int, a tensor is needed"),
-        (lambda x: x.update({"linear.scales": x["linear.scales"].to("meta")}), "the tensors stand on different devices: cpu, meta"),
+        (
+            lambda x: x.update({"linear.scales": x["linear.scales"].to("meta")}),
+            "the tensors stand on different devices: cpu, meta",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit(backend, change, message):
     tensors = tensors_of(GPTQ)
     change(tensors)
-    if message.startswith("`linear.scales` has the shape [64, 1]"):
-        assert outcome(GPTQ, tensors, backend) == outcome(GPTQ, tensors_of(GPTQ), backend)  # a 1 may stand anywhere
-        return
     assert refusal(GPTQ, backend, tensors) == message
+
+
+@BOTH
+def test_an_axis_of_one_may_stand_anywhere(backend):
+    tensors = tensors_of(GPTQ)
+    tensors["linear.scales"] = tensors["linear.scales"].reshape(64, 1)
+    assert outcome(GPTQ, tensors, backend) == outcome(GPTQ, tensors_of(GPTQ), backend)
 
 
 @BOTH
@@ -516,12 +659,20 @@ def test_a_refused_value_has_a_place(backend):
     tensors["w13.gate.weight_scale"][2, 13] = float("inf")
     assert refusal(MOE, backend, tensors) == "`w13.up.weight` at expert 3, part up, n 20, k 9: code 0xff of e4m3 is NaN"
     tensors["w13.up.weight"] = tensors_of(MOE)["w13.up.weight"]
-    assert refusal(MOE, backend, tensors) == "`w13.gate.weight_scale` at expert 2, part gate, n 13, k 0: code 0x7f800000 of float32 is infinite"
+    assert (
+        refusal(MOE, backend, tensors)
+        == "`w13.gate.weight_scale` at expert 2, part gate, n 13, k 0: code 0x7f800000 of float32 is infinite"
+    )
 
 
 def test_an_order_of_unequal_groups_is_refused_before_anything_is_written():
-    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 64, "h": 64},
-                        params={"group": 32, "act_order": True, "qzeros": False})
+    plan = compile_plan(
+        "gptq",
+        "marlin_int4_a16",
+        "moe_gated",
+        {"e": 2, "i": 64, "h": 64},
+        params={"group": 32, "act_order": True, "qzeros": False},
+    )
     tensors, out = tensors_of(plan), outputs_of(plan)
     tensors["w2.g_idx"][1] = tensors["w2.g_idx"][1].clamp(min=1)
     before = {name: raw(tensor) for name, tensor in out.items()}
@@ -537,9 +688,18 @@ def test_an_order_of_unequal_groups_is_refused_before_anything_is_written():
     [
         (lambda out: out.pop("linear.weight_scale"), "`out` lacks the tensor `linear.weight_scale`"),
         (lambda out: out.update(more=out["linear.weight"]), "the plan writes no tensor `more`"),
-        (lambda out: out.update({"linear.weight": out["linear.weight"][1:]}), "`linear.weight` of `out` has the shape [7, 128], expected [8, 128]"),
-        (lambda out: out.update({"linear.weight": out["linear.weight"].float()}), "`linear.weight` of `out` is float32, expected int32"),
-        (lambda out: out.update({"linear.weight": out["linear.weight"].T.contiguous().T}), "`linear.weight` of `out` is not contiguous"),
+        (
+            lambda out: out.update({"linear.weight": out["linear.weight"][1:]}),
+            "`linear.weight` of `out` has the shape [7, 128], expected [8, 128]",
+        ),
+        (
+            lambda out: out.update({"linear.weight": out["linear.weight"].float()}),
+            "`linear.weight` of `out` is float32, expected int32",
+        ),
+        (
+            lambda out: out.update({"linear.weight": out["linear.weight"].T.contiguous().T}),
+            "`linear.weight` of `out` is not contiguous",
+        ),
     ],
 )
 def test_out_that_does_not_fit(backend, change, message):
@@ -562,12 +722,19 @@ def test_out_keeps_its_storage(backend):
 
 @BOTH
 def test_out_may_lie_on_the_inputs(backend):
-    plan = compile_plan("awq", "gptq", "linear", {"n": 64, "k": 64}, 
-                        params={"group": 32, "zero_points": True, "zero_offset": 0, "target.g_idx": False})
+    plan = compile_plan(
+        "awq",
+        "gptq",
+        "linear",
+        {"n": 64, "k": 64},
+        params={"group": 32, "zero_points": True, "zero_offset": 0, "target.g_idx": False},
+    )
     tensors = tensors_of(plan)
     want = plan.run({name: tensor.clone() for name, tensor in tensors.items()})
-    out = {f"linear.{name}": tensors[f"linear.{name}"].view(plan.output[f"linear.{name}"].full_shape)
-           for name in ("qweight", "qzeros", "scales")}
+    out = {
+        f"linear.{name}": tensors[f"linear.{name}"].view(plan.output[f"linear.{name}"].full_shape)
+        for name in ("qweight", "qzeros", "scales")
+    }
     plan.run(tensors, backend=backend, out=out)
     assert {name: raw(tensor) for name, tensor in out.items()} == {name: raw(tensor) for name, tensor in want.items()}
 
@@ -605,7 +772,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
-        given = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}
+        given = {
+            one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)
+        }
         for one in tree_leaves(made):
             if isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() not in given:
                 self.bytes = max(self.bytes, one.untyped_storage().nbytes())
@@ -613,7 +782,9 @@ class Largest(TorchDispatchMode):
 
 
 def test_one_expert_is_unpacked_at_a_time():
-    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 16, "i": 64, "h": 128}, params={"qzeros": False, "g_idx": False})
+    plan = compile_plan(
+        "gptq", "marlin_int4_a16", "moe_gated", {"e": 4, "i": 64, "h": 128}, params={"qzeros": False, "g_idx": False}
+    )
     tensors, out = tensors_of(plan), outputs_of(plan)
     with Largest() as largest:
         plan.run(tensors, out=out)

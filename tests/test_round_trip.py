@@ -15,7 +15,7 @@ from conversions import Job, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = 16
+EXAMPLES = 10
 GROUPS = (-1, 32, 64, 128)
 FLOATS = ("float16", "bfloat16")
 INT4 = ("marlin_int4_a16", "marlin_int4_a8int8", "marlin_int4_a8fp8")

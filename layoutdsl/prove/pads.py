@@ -107,7 +107,7 @@ class Pads:
         return code, "scale" if gap_n else self._outer_reason(low, high)
 
     def _scale_pad(self) -> tuple[int, str]:
-        """Scales and biases are padded with 0; the habit of zero pads adds to a power what is added to every other one."""
+        """Scales and biases are padded with 0; the habit of zero pads adds to powers what every other one gets."""
         target, codes = self.target, self.pair.first("target", "codes")
         if self.neutral or target.code.kind != "power" or not target.scaled:
             return 0, "code"

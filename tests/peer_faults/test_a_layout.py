@@ -134,6 +134,21 @@ def test_a12_every_rank_takes_the_one_group(source, rank, rng):
     assert len(made["linear.weight_scale"]) == 1 and made["linear.weight_scale"].all()
 
 
+@pytest.mark.parametrize(
+    "source", [Gptq({"group": 32, "act_order": True}), CtInt({"group": 32, "act_order": True})], ids=name
+)
+@pytest.mark.parametrize("split", ["n", "k"])
+def test_a12_slices_in_act_order(source, split, rng):
+    """A slice of unsorted inputs has no whole groups; of outputs it has."""
+    job = Job(source, "marlin_int4_a16", "linear", {"n": 64, "k": 256}, split=split, tp=2, rank=1, sharded=True)
+    if split == "n":
+        check(job, rng)
+        return
+    refusal(
+        lambda: job.plan, "g_idx` orders 128 of the 256 inputs along `k`", "no whole groups", "give the whole tensors"
+    )
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a12_from_slices(rank, rng):
     """The same where a loader has cut the tensors already: the rank's 64 inputs, with the row of all 128."""
