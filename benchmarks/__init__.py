@@ -12,7 +12,7 @@ MODULES = ("compile_time",)
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value; `limit` is what it must not exceed (None: for information), `note` what it was measured on."""
+    """One measured value; `limit` is what it must not exceed (None: for information), `note` says of what it is."""
 
     name: str
     value: float

@@ -2,7 +2,7 @@
 
     split   k = kw kp:(32/bits) · n = nt j:4 b:2 c:8     an axis, most significant digit first; that has the rest
     order   kt, nt c kq j {k0 b k3} (gi)                 stored digits, outermost first; a comma ends a dimension,
-                                                         {one word}, (shared: not stored), 1 is a dimension of one element
+                                                         {one word}, (shared: not stored), 1 is a dimension of size one
     value   (qweight - qzeros) * scales                  products and differences of tensors
     expr    groups > 1 and not zero_points               integers, parameters, + - * / % ^, comparisons, and or not
     code    u{bits}b{2^(bits-1)}                         text with expressions in braces

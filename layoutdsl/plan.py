@@ -200,7 +200,8 @@ class Duty:
 
     def __str__(self) -> str:
         return {
-            "pad_input": f"{self.matrix}: pad its input along {self.axis} with {self.front} zeros before and {self.rest} after",
+            "pad_input": f"{self.matrix}: pad its input along {self.axis} with {self.front} zeros before "
+            f"and {self.rest} after",
             "slice_output": f"{self.matrix}: keep the first {self.length} of its outputs along {self.axis}",
             "gather_input": f"{self.matrix}: take its input along {self.axis} in the order of `{self.tensor}`",
             "sum_over_ranks": f"{self.matrix}: add up the outputs of all tensor-parallel ranks",
@@ -334,7 +335,7 @@ def _adapter() -> Any:
 
 @lru_cache(maxsize=1)
 def _reader() -> Any:
-    """The validator of a plan's JSON. Of a list it reports the first wrong element alone: so a long text that is no plan
+    """The validator of a plan's JSON. Of a list it reports the first wrong element alone: a long text that is no plan
     is refused at once."""
     from pydantic_core import SchemaValidator
 

@@ -157,8 +157,8 @@ def loss(recode: Recode, *, reciprocal: bool = False, stepwise: bool = False) ->
     if recode.name == "int16_scale" and stepwise:
         digits = {"float16": 9, "bfloat16": 6}.get(a, 22)
         return (
-            f"int16_scale: scales become multiples of 1/4096 of the largest positive one, each step rounded to {a}; off "
-            f"by at most 1/8192 of it and 2^-{digits} of the scale"
+            f"int16_scale: scales become multiples of 1/4096 of the largest positive one, each step rounded to {a}; "
+            f"off by at most 1/8192 of it and 2^-{digits} of the scale"
         )
     if recode.name == "int16_scale":
         return "int16_scale: scales become multiples of 1/4096 of the largest, off by at most 1/8192 of it"

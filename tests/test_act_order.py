@@ -11,7 +11,7 @@ from decoders import gptq, marlin
 
 from layoutdsl import LayoutError, compile_plan
 
-E, I, H, GROUP = 3, 256, 128, 64
+EXPERTS, INNER, HIDDEN, GROUP = 3, 256, 128, 64
 
 
 def order(size: int, seed: int) -> torch.Tensor:
@@ -35,15 +35,16 @@ def layer() -> tuple[dict[str, list[torch.Tensor]], list[dict[str, np.ndarray]]]
     """The checkpoint's tensors, one per expert, and what they are worth."""
     given: dict[str, list[torch.Tensor]] = {}
     worth: list[dict[str, np.ndarray]] = []
-    for expert in range(E):
-        outer, inner = order(H, 10 + expert), order(I, 20 + expert)
-        matrices = {"w13.gate": (I, H, outer), "w13.up": (I, H, outer), "w2": (H, I, inner)}
+    for expert in range(EXPERTS):
+        outer, inner = order(HIDDEN, 10 + expert), order(INNER, 20 + expert)
+        matrices = {"w13.gate": (INNER, HIDDEN, outer), "w13.up": (INNER, HIDDEN, outer), "w2": (HIDDEN, INNER, inner)}
         worth.append({"h": outer.numpy(), "i": inner.numpy()})
         for at, (name, (n, k, g_idx)) in enumerate(matrices.items()):
             made = tensors(n, k, g_idx, 100 * expert + at)
             for key, tensor in made.items():
                 given.setdefault(f"{name}.{key}", []).append(tensor)
-            worth[-1][name] = gptq.decode({k: raw(v) for k, v in made.items()}, n=n, k=k, bits=4, group=GROUP, dtype="float16")
+            stored = {key: raw(tensor) for key, tensor in made.items()}
+            worth[-1][name] = gptq.decode(stored, n=n, k=k, bits=4, group=GROUP, dtype="float16")
     return given, worth
 
 
@@ -55,26 +56,26 @@ def decoded(made: dict[str, torch.Tensor], name: str, expert: int, n: int, k: in
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_every_rank_holds_the_sorted_slice(tp: int) -> None:
     given, worth = layer()
-    length = I // tp
+    length = INNER // tp
     for rank in range(tp):
-        plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": E, "i": I, "h": H},
+        plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": EXPERTS, "i": INNER, "h": HIDDEN},
                             params={"group": GROUP, "act_order": True}, tp=tp, rank=rank)
-        assert [(duty.kind, duty.matrix) for duty in plan.duties][0] == ("gather_input", "w13")
+        assert (plan.duties[0].kind, plan.duties[0].matrix) == ("gather_input", "w13")
         made = plan.run(given)
         for expert, want in enumerate(worth):
             outer = np.argsort(want["h"], kind="stable")
             inner = np.argsort(want["i"], kind="stable")[rank * length : (rank + 1) * length]
             assert np.array_equal(made["w13.k_perm"][expert].numpy(), outer)
-            up = decoded(made, "w13", expert, 2 * length, H)
+            up = decoded(made, "w13", expert, 2 * length, HIDDEN)
             assert np.array_equal(up[:length], want["w13.gate"][inner][:, outer])
             assert np.array_equal(up[length:], want["w13.up"][inner][:, outer])
-            assert np.array_equal(decoded(made, "w2", expert, H, length), want["w2"][:, inner])
+            assert np.array_equal(decoded(made, "w2", expert, HIDDEN, length), want["w2"][:, inner])
 
 
 def test_parts_with_different_orders_are_refused_with_the_place() -> None:
     given, _ = layer()
     given["w13.up.g_idx"][1] = given["w13.up.g_idx"][1].flip(0)
-    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": E, "i": I, "h": H},
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": EXPERTS, "i": INNER, "h": HIDDEN},
                         params={"group": GROUP, "act_order": True})
     with pytest.raises(LayoutError, match=r"`w13\.up\.g_idx` at expert 1, part up, n 0, k \d+"):
         plan.run(given)
@@ -84,7 +85,7 @@ def test_groups_of_unequal_counts_are_refused_with_the_place() -> None:
     given, _ = layer()
     g_idx = given["w2.g_idx"][2]
     g_idx[(g_idx == 0).nonzero()[0]] = 1
-    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": E, "i": I, "h": H},
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": EXPERTS, "i": INNER, "h": HIDDEN},
                         params={"group": GROUP, "act_order": True})
     with pytest.raises(LayoutError, match=r"`w2\.g_idx` at expert 2.*k \d+"):
         plan.run(given)

@@ -70,7 +70,8 @@ def test_two_digits_swapped_in_a_spec_fail(tmp_path, spec, old, new):
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 @pytest.mark.parametrize(
-    ("case", "k"), [("dense-gptq_int4-a16-g-1-n128-k64-bf16-bias", 64), ("dense-ct_int4_zp-a16-g-1-n200-k208-bf16", 208)]
+    ("case", "k"),
+    [("dense-gptq_int4-a16-g-1-n128-k64-bf16-bias", 64), ("dense-ct_int4_zp-a16-g-1-n200-k208-bf16", 208)],
 )
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_inside_one_group_takes_that_group_s_scale(tmp_path, backend, case, k, ranks):

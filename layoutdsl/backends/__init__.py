@@ -17,12 +17,20 @@ BACKENDS = {"reference": "layoutdsl.backends.reference", "torch": "layoutdsl.bac
 def load(name: str) -> Callable[..., Any]:
     """The `run` function of a backend; LayoutError where it does not exist or what it needs is not installed."""
     if name not in BACKENDS:
-        raise LayoutError(f"there is no backend `{name}`", code="LP150", name="no-such-backend",
-                          help=did_you_mean(name, BACKENDS) or f"backends: {', '.join(BACKENDS)}")
+        raise LayoutError(
+            f"there is no backend `{name}`",
+            code="LP150",
+            name="no-such-backend",
+            help=did_you_mean(name, BACKENDS) or f"backends: {', '.join(BACKENDS)}",
+        )
     try:
         return import_module(BACKENDS[name]).run
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy"):
             raise
-        raise LayoutError(f"backend `{name}` needs {error.name}, which is not installed", code="LP151", name="not-installed",
-                          help="pip install 'layoutdsl[torch]'") from None
+        raise LayoutError(
+            f"backend `{name}` needs {error.name}, which is not installed",
+            code="LP151",
+            name="not-installed",
+            help="pip install 'layoutdsl[torch]'",
+        ) from None

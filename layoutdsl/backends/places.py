@@ -39,7 +39,8 @@ def order_refused(plan: Plan, tensor: str, expert: int, position: int, k: int, f
     wanted = position // group if group else 0
     return LayoutError(
         f"`{tensor}` at {where}: sorted by group, place {position} holds group {found}, group {wanted} belongs there",
-        code="LP172", name="unequal-groups",
+        code="LP172",
+        name="unequal-groups",
         help=f"every group of an act-order checkpoint has {group or 'all'} inputs; check group and the file",
     )
 
