@@ -154,8 +154,7 @@ def cases(draw, family, source, target, module, whole=False):
         params["module.names"] = names
         others = (64, 64) if whole else (tp * pick(8, 12), tp * pick(8, 12))
         sizes["n"] = (n, n) if names == "gate,up" else (n, *others)
-    # A slice of k that was cut before it was sorted has no order of its own.
-    sharded = tp > 1 and not params.get("source.act_order") and pick(True, False)
+    sharded = tp > 1 and pick(True, False)
     rank, ep_rank = draw(st.integers(0, tp - 1)), draw(st.integers(0, ep - 1))
     try:
         plan = compile_plan(

@@ -627,7 +627,8 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
 
 
 STALLING = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with Ctrl-C ignored
 from layoutdsl.convert import convert, running
 write, count = running.Writer.write, []
 def stalling(self, name, tensor):
@@ -635,7 +636,7 @@ def stalling(self, name, tensor):
     count.append(name)
     if len(count) == int(sys.argv[3]):
         print("there", flush=True)
-        time.sleep(600)
+        time.sleep(60)
 running.Writer.write = stalling
 convert(sys.argv[1], sys.argv[2], tp=2)
 """
