@@ -85,7 +85,10 @@ def compile_plan(
 
 
 def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
-    """The proven plan from `plan`'s outputs back to the rank's slice of its source tensors."""
+    """The proven plan from `plan`'s outputs back to the rank's slice of its source tensors.
+
+    Input scales that passed through are the source's own tensors already, and no part of it.
+    """
     src, dst, mod = (recall(side.spec, side.digest, specs) for side in (plan.target, plan.source, plan.module))
     assert isinstance(src, Format) and isinstance(dst, Format) and isinstance(mod, Module)
     request = Request(
@@ -93,7 +96,7 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
         dst,
         mod,
         plans.params_of(plan.target),
-        plans.params_of(plan.source),
+        plans.params_of(plan.source) | ({"input_scale": False} if _passed_input_scale(plan) else {}),
         plans.params_of(plan.module),
         dict(plan.sizes),
         plan.ranks,
@@ -109,6 +112,10 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
 
     prove(back, specs=specs)
     return back
+
+
+def _passed_input_scale(plan: Plan) -> bool:
+    return any(plan.output[output].role == "input_scale" for _, output in plan.passed)
 
 
 def _format(name: str | Spec, specs: tuple[str, ...]) -> Format:

@@ -47,6 +47,7 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
             f"`{spec.name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
             code="LP106",
             name="wrong-kind",
+            help="source and target are checkpoint or kernel specs, the module is a module spec",
         )
     return spec
 

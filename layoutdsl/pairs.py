@@ -15,6 +15,7 @@ from layoutdsl.resolve import (
     Side,
     Stored,
     group_of,
+    groups_nest,
     matrices,
     pad,
     padded_to,
@@ -92,6 +93,8 @@ def _kernel_extents(
 ) -> tuple[Sequence[Matrix], Sequence[int | None]]:
     kernel = side.format
     if not isinstance(kernel, Kernel):
+        for matrix in found:
+            groups_nest(source, side, matrix)
         return found, [None] * len(found)
     if request.extents:
         known = {(e.matrix, e.role, e.part): e for e in request.extents}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_layout import CHAINS, LAWS, VIEWS, all_runs, chain_of, elements
 
 from layoutdsl import laws
-from layoutdsl.laws import DST, PRIME, SRC, X, Point
+from layoutdsl.laws import DST, PRIME, SRC, Point, X
 from layoutdsl.layout import Chain, Run, View
 
 POINTS = st.integers(2, PRIME - 2).map(Point)

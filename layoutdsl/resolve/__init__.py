@@ -7,7 +7,7 @@ one rank, `tensors` lays a format's tensors over a matrix, `padding` fits a matr
 from layoutdsl.resolve import padding as _padding
 from layoutdsl.resolve import tensors as _tensors
 from layoutdsl.resolve.matrices import Matrix, Ranks, Sizes, Stretch, matrices, with_extents
-from layoutdsl.resolve.padding import group_of, pad, padded_to, stored_bytes, taken
+from layoutdsl.resolve.padding import group_of, groups_nest, pad, padded_to, stored_bytes, taken
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, bind
 from layoutdsl.resolve.tensors import Side, Stored, tensors
 
@@ -23,6 +23,7 @@ __all__ = [
     "bind",
     "forget",
     "group_of",
+    "groups_nest",
     "matrices",
     "pad",
     "padded_to",

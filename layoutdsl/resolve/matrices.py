@@ -91,11 +91,12 @@ def matrices(module: Module, params: Scope, sizes: Sizes, ranks: Ranks) -> tuple
             parts = parse_names(parts.fill(params))
         widths = sizes[matrix.n]
         if isinstance(widths, tuple) and len(widths) != max(len(parts), 1):
+            has = f"{len(parts)} parts ({', '.join(parts)})" if parts else "one part"
             raise LayoutError(
-                f"size `{matrix.n}` has {len(widths)} widths, `{name}` has {len(parts)} parts ({', '.join(parts)})",
+                f"size `{matrix.n}` has {len(widths)} widths, `{name}` has {has}",
                 code="LP111",
                 name="sizes",
-                help=f"state one width per part, as in {matrix.n}=" + ",".join(["64"] * len(parts)),
+                help=f"state one width per part, as in {matrix.n}=" + ",".join(["64"] * max(len(parts), 1)),
             )
         if isinstance(widths, int):
             widths = (widths,) * max(len(parts), 1)

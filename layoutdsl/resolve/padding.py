@@ -118,6 +118,19 @@ def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) ->
     return group
 
 
+def groups_nest(source: Side, target: Side, matrix: Matrix) -> None:
+    """Refuse checkpoint groups of which neither divides the other: a scale would belong to parts of two groups."""
+    have, want = (int(side.params.get("group", -1)) for side in (source, target))
+    if 0 < have < matrix.k.size and 0 < want < matrix.k.size and have % want and want % have:
+        raise LayoutError(
+            f"`{matrix.name}` has groups of {have} along `{matrix.k.axis}`, which do not fit groups of {want} of "
+            f"`{target.format.name}`",
+            code="LP124",
+            name="groups-joined",
+            help=f"the target's groups must divide {have}; leave target.group out to keep them",
+        )
+
+
 def taken(kernel: Kernel, matrix: Matrix, group: int) -> int:
     """The group, -1 as 0, if the kernel takes it; else LayoutError."""
     if group in kernel.accepts.groups:
