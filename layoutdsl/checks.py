@@ -5,13 +5,13 @@ Everything here reads the validated model and the text's spans; numbers are reso
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from layoutdsl import source
 from layoutdsl.codes import DTYPE_BITS, code_named
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
-from layoutdsl.grammar import Expr, Template
+from layoutdsl.grammar import Expr, Formula, Template
 from layoutdsl.model import KINDS, Format, Module, Spec, Tensor
 from layoutdsl.source import Tree
 
@@ -95,7 +95,36 @@ def _format(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
                 within=(factor.start, factor.end),
                 help=did_you_mean(name, spec.tensors) or f"tensors: {', '.join(spec.tensors)}",
             )
-    yield from _roles(spec, tree)
+    roles = list(_roles(spec, tree))
+    yield from roles
+    if not roles and all(factor.args[0] in spec.tensors for factor in spec.value.tensors()):
+        yield from _form(spec, tree)
+
+
+def _form(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
+    """A weight is worth its code, or its code minus its zero point, times each of its scales once."""
+    roles = {key: tensor.role for key, tensor in spec.tensors.items()}
+    found = sorted(_factor_role(factor, roles) for factor in spec.value.factors())
+    scales = sorted(role for role in roles.values() if role in ("scale", "global_scale"))
+    codes = "codes - zero_point" if "zero_point" in roles.values() else "codes"
+    if found != sorted([codes, *scales]):
+        by_role = {role: key for key, role in roles.items()}
+        first = by_role["codes"] if codes == "codes" else f"({by_role['codes']} - {by_role['zero_point']})"
+        wanted = " * ".join([first, *(by_role[role] for role in ("scale", "global_scale") if role in scales)])
+        yield tree.diagnostic(
+            "LD501",
+            "value-form",
+            "a weight is worth its code, less its zero point, times each of its scales once; this says something else",
+            ("value",),
+            help=f"with these roles it is `{wanted}`",
+        )
+
+
+def _factor_role(factor: Formula, roles: Mapping[str, str]) -> str:
+    """`scale`, `codes`, `codes - zero_point`, or what no value has."""
+    if factor.op == "tensor":
+        return roles[factor.args[0]]
+    return " - ".join(_factor_role(arg, roles) if arg.op == "tensor" else "(...)" for arg in factor.args)
 
 
 def _roles(spec: Format, tree: Tree) -> Iterator[Diagnostic]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from layoutdsl import plan as plans
 from layoutdsl import recodes
+from layoutdsl.arguments import check_arguments
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.layout import Chain, Run, View, runs
 from layoutdsl.library import digest, load_spec, recall
@@ -51,6 +52,15 @@ def compile_plan(
 
     Raises LayoutError where no even cut can serve the shape, or the formats do not hold the same kind of code.
     """
+    check_arguments(
+        {"source": source, "target": target, "module": module},
+        sizes,
+        params,
+        padded,
+        {"tp": tp, "rank": rank, "ep": ep, "ep_rank": ep_rank},
+        habits,
+        specs,
+    )
     folders = tuple(specs)
     src = _format(source, folders)
     dst = _format(target, folders)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -109,7 +109,7 @@ def _wrong(folder: Path, case: Mapping[str, Any], backend: str, specs: Sequence[
 
     tensors = read(folder, case)
     plan = compiled(case, tensors, specs)
-    names = _names(case)
+    names = _names(case, tensors)
     given = {names[key]: value for key, value in tensors.items() if key.startswith("in.")}
     made = plan.run(given, backend=backend)
     expected = {names[key]: value for key, value in tensors.items() if key.startswith("out.")}
@@ -117,7 +117,7 @@ def _wrong(folder: Path, case: Mapping[str, Any], backend: str, specs: Sequence[
         return f"makes {', '.join(sorted(made))}; recorded are {', '.join(sorted(expected))}"
     for name, want in expected.items():
         got = made[name]
-        if got.dtype != want.dtype or got.shape != want.shape:
+        if got.dtype != want.dtype or (got.shape != want.shape and got.numel() * want.numel() != 1):
             return f"`{name}` is {got.dtype} {list(got.shape)}, recorded is {want.dtype} {list(want.shape)}"
         a, b = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, want))
         if not torch.equal(a, b):
@@ -198,6 +198,9 @@ def compiled(case: Mapping[str, Any], tensors: Mapping[str, Any], specs: Sequenc
 
 
 def _module(case: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    missing = [name for name in kind["sizes"].values() if name not in case]
+    if missing:
+        raise LayoutError(f"a {case['kind']} case states {', '.join(missing)}", code="LP181", name="bad-case")
     sizes = {axis: case[name] for axis, name in kind["sizes"].items()}
     params: dict[str, Any] = {}
     if case["kind"] == "moe":
@@ -212,18 +215,19 @@ def _module(case: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[str, dict
     return "linear_fused", params, sizes
 
 
-def _names(case: Mapping[str, Any]) -> dict[str, str]:
+def _names(case: Mapping[str, Any], tensors: Iterable[str]) -> dict[str, str]:
     """Recorded tensor name -> the plan's name."""
     table = _table()
     renamed = table["formats"][case["format"]].get("tensors", {})
+    matrices = table["kinds"][case["kind"]]["matrices"]
     found: dict[str, str] = {}
-    for key in case["tensors"]:
+    for key in tensors:
         side, _, rest = key.partition(".")
-        for matrix, prefix in table["kinds"][case["kind"]]["matrices"].items():
-            if rest.startswith(prefix):
-                name = rest.removeprefix(prefix)
-                found[key] = f"{matrix}.{renamed.get(name, name) if side == 'in' else name}"
-                break
+        matrix = next((matrix for matrix, prefix in matrices.items() if rest.startswith(prefix)), None)
+        if side not in ("in", "out") or matrix is None:
+            raise LayoutError(f"`{key}` is no tensor of a {case['kind']} case", code="LP181", name="bad-case")
+        name = rest.removeprefix(matrices[matrix])
+        found[key] = f"{matrix}.{renamed.get(name, name) if side == 'in' else name}"
     return found
 
 

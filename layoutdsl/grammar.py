@@ -392,6 +392,14 @@ class Formula:
             if isinstance(arg, Formula):
                 yield from arg.tensors()
 
+    def factors(self) -> Iterator[Formula]:
+        """What is multiplied: tensors and differences."""
+        if self.op != "*":
+            yield self
+            return
+        for arg in self.args:
+            yield from arg.factors()
+
 
 def parse_value(text: str) -> Formula:
     """Products and differences of tensors: `(qweight - qzeros) * scales`."""

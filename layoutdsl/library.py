@@ -54,6 +54,13 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
 
 def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
     for folder in (*map(Path, specs), shipped()):
+        if not folder.is_dir():
+            raise LayoutError(
+                f"`{folder}` is no folder of specs",
+                code="LP105",
+                name="no-such-folder",
+                help="--specs and `specs` name folders of YAML files",
+            )
         for place in (*KINDS, "."):
             if (path := folder / place / f"{name}.yaml").is_file():
                 return path

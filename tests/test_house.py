@@ -34,6 +34,7 @@ LAYERS = (
     "plan",
     "prove",  # above pairs and compile, so that it cannot ask the compiler what it meant
     "pairs",
+    "arguments",
     "compile",
     "explain",
     "logical",

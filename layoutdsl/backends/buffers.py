@@ -15,6 +15,13 @@ Given = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
 
 def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
     """Flat uint8 views of the inputs, one per expert that the plan reads (one in all where experts share it)."""
+    if not isinstance(tensors, Mapping):
+        raise LayoutError(
+            f"tensors are given as a {type(tensors).__name__}, a mapping from name to tensor is needed",
+            code="LP166",
+            name="no-tensor",
+            help=f"it reads: {', '.join(plan.input)}",
+        )
     for name in tensors:
         if name not in plan.input:
             raise LayoutError(
@@ -41,7 +48,7 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
     if not info.experts or info.shared:
         _matches(info, given, info.full_shape, "")
         return [flat(given)]
-    if isinstance(given, torch.Tensor):
+    if isinstance(given, torch.Tensor) or not isinstance(given, Sequence):
         _matches(info, given, info.full_shape, "")
         rows = given.reshape(info.experts, -1)
         return [flat(rows[start + expert]) for expert in range(count)]
@@ -50,6 +57,7 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
             f"`{info.name}` has {len(given)} tensors, one for each of {info.experts} experts is needed",
             code="LP162",
             name="wrong-shape",
+            help="give all experts of the checkpoint; the plan reads those of its rank",
         )
     for expert in range(start, start + count):
         _matches(info, given[expert], info.shape, f", expert {expert}")
@@ -59,7 +67,17 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
 def _matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
     if not isinstance(given, torch.Tensor):
         raise LayoutError(
-            f"`{info.name}`{place} is a {type(given).__name__}, a tensor is needed", code="LP162", name="wrong-shape"
+            f"`{info.name}`{place} is a {type(given).__name__}, a torch tensor is needed",
+            code="LP166",
+            name="no-tensor",
+            help="torch.from_numpy makes a tensor of an array",
+        )
+    if given.layout != torch.strided or given.is_meta:
+        raise LayoutError(
+            f"`{info.name}`{place} has no elements in memory: it is {'a meta tensor' if given.is_meta else given.layout}",
+            code="LP166",
+            name="no-tensor",
+            help="load it, or call to_dense() on it",
         )
     dtype = str(given.dtype).removeprefix("torch.")
     if dtype not in info.dtypes:

@@ -105,6 +105,9 @@ def read(plan: Plan, specs: tuple[str, ...]) -> Given:
     _fits(plan, next((side for side in reversed(sides) if side.mode == "padded"), None), wide, found)
     pairs = tuple(_pairs(plan, module, *sides, found, wide))
     given = Given(plan, *sides, module, pairs)
+    for pair in pairs:
+        for found in (pair.source, pair.target):
+            _stand_apart(found)
     _inputs(given)
     _outputs(given)
     return given
@@ -260,12 +263,23 @@ def _by_role(found: Sequence[Stored]) -> dict[str, tuple[Stored, ...]]:
     return roles
 
 
+def _stand_apart(found: Mapping[str, tuple[Stored, ...]]) -> None:
+    """Every weight has a code of its own, every output a bias, every input its place in an order."""
+    for role, axes in (("codes", "nk"), ("bias", "n"), ("act_order", "k")):
+        for tensor in found.get(role, ()):
+            for axis, views in (("n", tensor.n), ("k", tensor.k)):
+                shared = any(extent != 1 and stride == 0 for view in views for _, extent, stride in view.chain.digits)
+                if shared and axis in axes:
+                    broken("complete", f"neighbours along {axis} share one element", tensor.name)
+
+
 def _inputs(given: Given) -> None:
     total, _, count = given.plan.experts
     held = total if given.source.mode == "whole" else count
     inputs = tuple(_info(t, held) for pair in given.pairs for found in pair.source.values() for t in found)
     if given.plan.inputs != inputs:
         broken("header", "the inputs are not the tensors of the source spec", _odd(given.plan.inputs, inputs))
+    _are_named_once(inputs)
 
 
 def _outputs(given: Given) -> None:
@@ -286,8 +300,15 @@ def _outputs(given: Given) -> None:
             passed.append((order.name, name))
     if given.plan.outputs != tuple(outputs):
         broken("header", "the outputs are not the tensors of the target spec", _odd(given.plan.outputs, outputs))
+    _are_named_once(outputs)
     if given.plan.passed != tuple(passed):
         broken("header", "the tensors passed through are not the source's input scales and orders")
+
+
+def _are_named_once(infos: Sequence[TensorInfo]) -> None:
+    names = [info.name for info in infos]
+    if len(set(names)) < len(names):
+        broken("header", "two tensors have this name", next(name for name in names if names.count(name) > 1))
 
 
 def _info(tensor: Stored, experts: int) -> TensorInfo:

@@ -29,8 +29,8 @@ ALLOWED = {
 
 REDUCTIONS = {"nvfp4_scale": "nvfp4", "nvfp4_global": "nvfp4", "int16_scale": "largest", "largest": "largest"}
 
-MOST_POWER = 1 << 10
-"""Beyond any power of two between two scales."""
+MOST_POWER = 1 << 8
+"""Beyond any power of two that a scale is stored with."""
 
 
 def keeps_value(given: Given, pair: Pair, target: Stored, program: Program) -> None:
@@ -167,6 +167,9 @@ class _Values:
 
     def _scaled(self) -> None:
         """What is stored is the true value times 2^scaled, or one over that; tried on powers of two both sides hold."""
+        for tensor in (self.source, self.target):
+            if abs(tensor.scaled) > MOST_POWER:
+                self._fail(f"no scale is stored times 2^{tensor.scaled}")
         same = self.source.code.name == self.target.code.name and not self.recode.power
         if self.recode.name in ("copy", "rescale") and same != (self.recode.name == "copy"):
             self._fail("what stays the same code and value is copied, all else is not")

@@ -98,6 +98,13 @@ def matrices(module: Module, params: Scope, sizes: Sizes, ranks: Ranks) -> tuple
                 name="sizes",
                 help=f"state one width per part, as in {matrix.n}=" + ",".join(["64"] * max(len(parts), 1)),
             )
+        if isinstance(widths, int) and matrix.pad == "tail" and len(parts) > 1:
+            raise LayoutError(
+                f"size `{matrix.n}` is one number, but the parts of `{name}` ({', '.join(parts)}) may differ in width",
+                code="LP111",
+                name="sizes",
+                help=f"state one width per part, as in {matrix.n}=" + ",".join([str(widths)] * len(parts)),
+            )
         if isinstance(widths, int):
             widths = (widths,) * max(len(parts), 1)
         tp = {axis: ranks.tp for kind, axis in cut_by.items() if kind == "tp"}

@@ -1,0 +1,83 @@
+"""The types of what a caller hands to compile_plan, refused in words before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from layoutdsl.errors import LayoutError
+from layoutdsl.model import Spec
+from layoutdsl.recodes import Habits
+from layoutdsl.resolve import MAX_EXTENT
+
+
+def check_arguments(
+    names: Mapping[str, Any],
+    sizes: Any,
+    params: Any,
+    padded: Any,
+    ranks: Mapping[str, Any],
+    habits: Any,
+    specs: Any,
+) -> None:
+    """LayoutError where a type is wrong. names: source, target, module; ranks: tp, rank, ep, ep_rank."""
+    for name, value in names.items():
+        if not isinstance(value, str | Spec) or (isinstance(value, str) and not 0 < len(value) < 4096):
+            _wrong(f"`{name}`", "the name or path of a spec, or a loaded one", value)
+    _mapping("sizes", sizes, "axis", "a whole number, or a list of widths", _is_size)
+    _mapping(
+        "params",
+        params,
+        "parameter",
+        "true or false, a whole number, or text",
+        lambda v: isinstance(v, bool | int | str),
+    )
+    _mapping(
+        "padded", padded, "axis", f"a whole number from 1 to {MAX_EXTENT}", lambda v: _whole(v) and 0 < v <= MAX_EXTENT
+    )
+    for name, value in ranks.items():
+        if not _whole(value):
+            _wrong(f"`{name}`", "a whole number", value)
+    for count in ("tp", "ep"):
+        if ranks[count] < 1:
+            _wrong(f"`{count}`", "at least 1 rank", ranks[count])
+    if habits is not None and not isinstance(habits, Habits):
+        _wrong("`habits`", "a layoutdsl.Habits", habits)
+    if (
+        isinstance(specs, str)
+        or not isinstance(specs, Sequence)
+        or not all(isinstance(folder, str) for folder in specs)
+    ):
+        _wrong("`specs`", "a list of folders", specs)
+
+
+def _mapping(name: str, given: Any, key: str, what: str, fits: Any) -> None:
+    if given is None and name != "sizes":
+        return
+    if not isinstance(given, Mapping):
+        _wrong(f"`{name}`", f"a mapping from {key} to value", given)
+    for entry, value in given.items():
+        if not isinstance(entry, str):
+            _wrong(f"a key of `{name}`", f"the name of a {key}", entry)
+        if not fits(value):
+            _wrong(f"`{name}[{entry!r}]`", what, value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return bool(value) and all(map(_whole, value))
+    return _whole(value)
+
+
+def _wrong(what: str, expected: str, found: Any) -> NoReturn:
+    shown = repr(found)
+    raise LayoutError(
+        f"{what} is {shown if len(shown) <= 60 else type(found).__name__}, {expected} is needed",
+        code="LP100",
+        name="wrong-argument",
+        help="see the docstring of compile_plan",
+    )
