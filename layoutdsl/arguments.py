@@ -58,7 +58,7 @@ def _mapping(name: str, given: Any, key: str, what: str, fits: Any) -> None:
         _wrong(f"`{name}`", f"a mapping from {key} to value", given)
     for entry, value in given.items():
         if not isinstance(entry, str):
-            _wrong(f"a key of `{name}`", f"the name of a {key}", entry)
+            _wrong(f"a key of `{name}`", f"text, the name of its {key},", entry)
         if not fits(value):
             _wrong(f"`{name}[{entry!r}]`", what, value)
 

@@ -30,7 +30,7 @@ WORDS = {
     "nvfp4_factor": ["expert", "tensor"],
     "int16": ["nearest", "stepwise"],
     "scope": ["expert", "tensor"],
-    "kind": ["data", "value", "pad", "equal", "order", "same", "shape", "nvfp4", "largest", "pad_input", "slice_output"],
+    "kind": ["data", "value", "pad", "equal", "order", "same", "shape", "nvfp4", "largest", "slice_output"],
     "reason": ["code", "scale", "input", "unread", ""],
     "name": ["copy", "rescale", "reciprocal", "offset", "constant", "fold_sign", "nvfp4_scale", "int16_scale", "ramp"],
     "role": ["codes", "scale", "zero_point", "global_scale", "bias", "n", "k"],

@@ -46,7 +46,9 @@ CASES = {
         "ct_int", "marlin_int4_a16", "linear", {"n": 64, "k": 128},
         {"group": 64, "source.zero_points": True, "target.zero_points": False}, {},
     ),
-    "kernel_to_kernel": ("marlin_int4_a16", "marlin_int4_a8fp8", "moe_gated", {"e": 2, "i": 64, "h": 96}, {"group": 32}, {}),
+    "kernel_to_kernel": (
+        "marlin_int4_a16", "marlin_int4_a8fp8", "moe_gated", {"e": 2, "i": 64, "h": 96}, {"group": 32}, {},
+    ),
 }  # fmt: skip
 INVERSES = {"gptq_moe_padded", "awq_fill", "nvfp4_moe"}
 NAMES = (*CASES, *(f"{name}_inverse" for name in CASES if name in INVERSES))
@@ -72,9 +74,8 @@ def _tensor(info: TensorInfo, plan: Plan, wanted: Mapping, dice: random.Random) 
         return values.expand(info.full_shape).to(getattr(torch, info.dtypes[0])).contiguous()
     copies = 1 if info.shared or not info.experts else info.experts
     codes = [_codes(info, plan, check, dice) for _ in range(copies)]
-    bits = code_named(info.code).bits
-    flat = b"".join(_packed(found, bits) for found in codes)
-    return torch.frombuffer(bytearray(flat), dtype=torch.uint8).view(getattr(torch, info.dtypes[0])).reshape(info.full_shape)
+    flat = bytearray().join(_packed(found, code_named(info.code).bits) for found in codes)
+    return torch.frombuffer(flat, dtype=getattr(torch, info.dtypes[0])).reshape(info.full_shape)
 
 
 def _packed(codes: list[int], bits: int) -> bytes:

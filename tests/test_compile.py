@@ -1,6 +1,8 @@
 """What compile_plan makes of its arguments: parameters per side, groups, padding, and refusals with a way out."""
 
+import numpy as np
 import pytest
+import torch
 
 from layoutdsl import LayoutError, Plan, compile_plan
 
@@ -97,3 +99,56 @@ def test_refusals(options, message):
     error = refusal(**options)
     assert message in error.message
     assert error.help
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tp": 1.0}, "`tp` is 1.0, a whole number is needed"),
+        ({"tp": True}, "`tp` is True, a whole number is needed"),
+        ({"tp": 0}, "`tp` is 0, at least 1 rank is needed"),
+        ({"ep": -1}, "`ep` is -1, at least 1 rank is needed"),
+        ({"rank": None}, "`rank` is None, a whole number is needed"),
+        ({"sizes": [64, 64]}, "`sizes` is [64, 64], a mapping from axis to value is needed"),
+        ({"sizes": {"n": "64", "k": 64}}, "`sizes['n']` is '64', a whole number, or a list of widths is needed"),
+        ({"sizes": {1: 64}}, "a key of `sizes` is 1, text, the name of its axis, is needed"),
+        ({"params": "group=3"}, "`params` is 'group=3', a mapping from parameter to value is needed"),
+        ({"params": {"group": 1.5}}, "`params['group']` is 1.5, true or false, a whole number, or text is needed"),
+        ({"padded": {"n": 2**50}}, f"`padded['n']` is {2**50}, a whole number from 1 to {2**40} is needed"),
+        ({"habits": "zero"}, "`habits` is 'zero', a layoutdsl.Habits is needed"),
+        ({"specs": "formats"}, "`specs` is 'formats', a list of folders is needed"),
+        ({"specs": ["/does/not/exist"]}, "`/does/not/exist` is no folder of specs"),
+        ({"source": None}, "`source` is None, the name or path of a spec, or a loaded one is needed"),
+        ({"source": "a" * 5000}, "`source` is str, the name or path of a spec, or a loaded one is needed"),
+    ],
+)
+def test_wrong_arguments_have_a_sentence(options, message):
+    error = refusal(**options)
+    assert error.message == message
+    assert error.help
+
+
+def test_fused_parts_state_their_widths():
+    error = refusal(module="linear_fused", sizes={"n": 192, "k": 64})
+    assert error.message == "size `n` is one number, but the parts of `linear` (q, k, v) may differ in width"
+    assert error.help == "state one width per part, as in n=192,192,192"
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1], "tensors are given as a list, a mapping from name to tensor is needed"),
+        (np.zeros((64, 1)), "`linear.weight` is a ndarray, a torch tensor is needed"),
+        (torch.zeros(64, 64, device="meta"), "`linear.weight` is a meta tensor, a dense one in memory is needed"),
+        (torch.zeros(64, 64).to_sparse(), "`linear.weight` is torch.sparse_coo, a dense one in memory is needed"),
+        (torch.zeros(64, 32), "`linear.weight` is float32, expected float8_e4m3fn"),
+        (torch.zeros(64, 32).to(torch.float8_e4m3fn), "`linear.weight` has the shape [64, 32], expected [64, 64]"),
+    ],
+)
+def test_wrong_tensors_have_a_sentence(given, message, backend):
+    made = plan("fp8", "marlin_fp8_a16", sizes={"n": 64, "k": 64})
+    with pytest.raises(LayoutError) as caught:
+        made.run(given if isinstance(given, list) else {"linear.weight": given}, backend=backend)
+    assert caught.value.message == message
+    assert caught.value.help

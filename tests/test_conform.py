@@ -97,6 +97,8 @@ def test_a_changed_file_is_refused(tmp_path):
         ({"kind": 7}, "`kind` of the case: input should be a valid string"),
         ({"file": "../index.json"}, "`../index.json` is no file of this folder"),
         ({"padded": {"N": 192, "K": 64}}, "fits no tile"),
+        ({"kind": "moe"}, "a moe case states E, I, H"),
+        ({"N": "128"}, "`N` of the case: input should be a valid integer"),
     ],
 )
 def test_bad_cases_have_a_sentence(tmp_path, changes, message):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from layoutdsl import laws, recodes
 from layoutdsl.plan import WHY, Check, Duty, Reduction
-from layoutdsl.prove.given import Given, Pair, broken
+from layoutdsl.prove.given import Given, Pair, broken, first_odd
 from layoutdsl.prove.moves import NOWHERE, complete, stand
 from layoutdsl.resolve import Stored
 
@@ -17,10 +17,13 @@ Expected = tuple[str, str, tuple[int, ...], str, str]
 def prove_beside(given: Given) -> None:
     """All laws on what is no program."""
     plan = given.plan
-    if plan.reductions != tuple(_reductions(given)):
-        broken("value", "the reductions are not those that the scales' recodes need")
-    if plan.losses != tuple(_losses(given)):
-        broken("value", "the stated losses are not those of the recodes")
+    reductions, losses = tuple(_reductions(given)), tuple(_losses(given))
+    if odd := first_odd(plan.reductions, reductions):
+        stated, needed = odd
+        broken("value", f"its recode needs {needed or 'no reduction'}", (needed or stated).output)
+    if odd := first_odd(plan.losses, losses):
+        stated, true = odd
+        broken("value", f"what it may lose is {true[1] if true else 'nothing'}", (true or stated)[0])
     _checks(given)
     duties = tuple(_duties(given))
     if plan.duties != duties:
@@ -77,8 +80,9 @@ def _duties(given: Given) -> Iterator[Duty]:
 def _checks(given: Given) -> None:
     expected = [(pair, tensor, check) for pair in given.pairs for tensor, check in _needed(given, pair)]
     stated = [(check.kind, check.tensor, check.expect, check.other, check.why) for check in given.plan.checks]
-    if stated != [check for _, _, check in expected]:
-        broken("value", "the checks on the data are not those that this pair of formats needs")
+    if odd := first_odd(stated, [check for _, _, check in expected]):
+        needed = f"its data must be checked as {odd[1]}" if odd[1] else "its data need no such check"
+        broken("value", needed, (odd[1] or odd[0])[1])
     for check, (pair, tensor, _) in zip(given.plan.checks, expected):
         _looks_everywhere(given, pair, tensor, check)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn
+from itertools import zip_longest
+from typing import Any, NoReturn
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.laws import PRIME, Point
@@ -26,6 +27,11 @@ def broken(law: str, message: str, tensor: str = "") -> NoReturn:
         name=f"law-{law}",
         help="compile the plan anew; if it was just compiled, the spec or layoutdsl is at fault",
     )
+
+
+def first_odd(stated: Iterable[Any], true: Iterable[Any]) -> tuple[Any, Any] | None:
+    """The first place where two lists differ: (stated, true), None where one has ended."""
+    return next(((a, b) for a, b in zip_longest(stated, true) if a != b), None)
 
 
 @dataclass(frozen=True)
@@ -277,8 +283,8 @@ def _inputs(given: Given) -> None:
     total, _, count = given.plan.experts
     held = total if given.source.mode == "whole" else count
     inputs = tuple(_info(t, held) for pair in given.pairs for found in pair.source.values() for t in found)
-    if given.plan.inputs != inputs:
-        broken("header", "the inputs are not the tensors of the source spec", _odd(given.plan.inputs, inputs))
+    if odd := first_odd(given.plan.inputs, inputs):
+        broken("header", "the inputs are not the tensors of the source spec", (odd[1] or odd[0]).name)
     _are_named_once(inputs)
 
 
@@ -298,8 +304,8 @@ def _outputs(given: Given) -> None:
             name, length = f"{pair.matrix.name}.k_perm", pair.matrix.k.length
             outputs.append(TensorInfo(name, "k_perm", ("int32",), "int32", length, (length,), count, False))
             passed.append((order.name, name))
-    if given.plan.outputs != tuple(outputs):
-        broken("header", "the outputs are not the tensors of the target spec", _odd(given.plan.outputs, outputs))
+    if odd := first_odd(given.plan.outputs, outputs):
+        broken("header", "the outputs are not the tensors of the target spec", (odd[1] or odd[0]).name)
     _are_named_once(outputs)
     if given.plan.passed != tuple(passed):
         broken("header", "the tensors passed through are not the source's input scales and orders")
@@ -322,7 +328,3 @@ def _info(tensor: Stored, experts: int) -> TensorInfo:
         experts if tensor.experts != "none" else 0,
         tensor.experts == "shared",
     )
-
-
-def _odd(have: Sequence[TensorInfo], want: Sequence[TensorInfo]) -> str:
-    return next((info.name for info in (*have, *want) if (info in have) != (info in want)), "")
