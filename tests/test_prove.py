@@ -203,47 +203,59 @@ def with_edit(name: str, path: str, what: str = "set", value: Any = None) -> str
     return caught.value.message.removeprefix("the plan breaks the ")
 
 
-def test_a_message_names_the_law_the_tensor_and_the_element() -> None:
-    moe, fill, moves = "gptq_moe_padded", "awq_fill", "programs.0.moves"
-    assert {
-        with_edit(moe, f"{moves}.0.n.0.dst", value=1),
-        with_edit(moe, f"{moves}.0.k.0.loops.0.3", value=2),
-        with_edit(moe, f"{moves}.0.n.1", "remove"),
-        with_edit(moe, f"{moves}.0.n.0.part", value=7),
-        with_edit(moe, f"{moves}.1", "remove"),
-        with_edit(moe, f"{moves}.1.pad", value=0),
-        with_edit(moe, f"{moves}.0.n.0.join", value=True),
-        with_edit(moe, "programs.1.recode.power", value=1),
-        with_edit(moe, "duties.2", "remove"),
-        with_edit(moe, "extents.1.padded", value=160),
-        with_edit(moe, "groups.0.1", value=64),
-        with_edit(moe, "checks.0.expect.0", value=8),
-        with_edit(moe, "checks.6", "remove"),
-        with_edit(moe, "losses", value=[["w13.weight", "much"]]),
-        with_edit("nvfp4_moe", "reductions.1.scope", value="tensor"),
-        with_edit(fill, "programs.0.fill", value=None),
-        with_edit(fill, "programs.0.sources.0", value="linear.qzeros"),
-        with_edit(fill, "outputs.0.shape.0", value=8),
-    } == {
-        "law `meaning`: `w13.weight`: element n 0 does not stand where the target spec puts it (0)",
-        "law `meaning`: `w13.weight`: element k 1 does not stand where the source spec puts it (1)",
-        "law `complete`: `w13.weight`: n 64 of part gate is not moved exactly once",
-        "law `complete`: `w13.weight`: part 7 does not belong here",
-        "law `meaning`: `w13.weight`: the run along n from 224 to 255 goes beyond 96 to 127",
-        "law `neutral`: `w13.weight`: the pad at n beyond the outputs must be 8, harmless because of its code; "
-        "it is 0 (code)",
-        "law `once`: `w13.weight`: the run at 0 joins an element that none before it writes",
-        "law `value`: `w13.weight_scale`: what stays the same code and value is copied, all else is not",
-        "law `duties`: they are w13: pad its input along h with 0 zeros before and 32 after; w2: keep the first 96 of "
-        "its outputs along h; w2: add up the outputs of all tensor-parallel ranks",
-        "law `agree`: `w13` writes 160 elements of axis `i`, `w2` reads 128",
-        "law `header`: kernel `marlin_int4_a16` does not take group 64 of `w13`",
-        "law `value`: `w13.gate.qzeros`: the data must be checked to be 7: the target is symmetric: every zero point must "
-        "be 8",
-        "law `neutral`: `linear.weight`: k 160 to 255 lies in a group with a zero point, which its pads must repeat",
-        "law `meaning`: `linear.weight`: its sources are linear.qweight",
-        "law `header`: `linear.weight`: the outputs are not the tensors of the target spec",
-    }
+# plan, edit, and the message: a law, a tensor, an element, and what is true
+MESSAGES: list[tuple[tuple[Any, ...], str]] = [
+    (("gptq_moe_padded", "programs.0.moves.0.n.0.dst", "set", 1),
+     "law `meaning`: `w13.weight`: element n 0 does not stand where the target spec puts it (0)"),
+    (("gptq_moe_padded", "programs.0.moves.0.k.0.loops.0.3", "set", 2),
+     "law `meaning`: `w13.weight`: element k 1 does not stand where the source spec puts it (1)"),
+    (("gptq_moe_padded", "programs.0.moves.0.n.1", "remove"),
+     "law `complete`: `w13.weight`: n 64 of part gate is not moved exactly once"),
+    (("gptq_moe_padded", "programs.0.moves.0.n.1", "swap"),
+     "law `meaning`: `w13.weight`: the runs along n do not stand in the order of their parts"),
+    (("gptq_moe_padded", "programs.0.moves.0.n.0.part", "set", 7),
+     "law `complete`: `w13.weight`: part 7 does not belong here"),
+    (("gptq_moe_padded", "programs.0.moves.0.n.0.join", "set", True),
+     "law `once`: `w13.weight`: the run at 0 joins an element that none before it writes"),
+    (("gptq_moe_padded", "programs.0.moves.3", "remove"),
+     "law `once`: `w13.weight`: k 96 is not padded exactly once"),
+    (("gptq_moe_padded", "programs.0.moves.1.pad", "set", 0),
+     "law `neutral`: `w13.weight`: the pad at n beyond the outputs must be 8, harmless because of its code; "
+     "it is 0 (code)"),
+    (("gptq_moe_padded", "programs.1.recode.power", "set", 1),
+     "law `value`: `w13.weight_scale`: what stays the same code and value is copied, all else is not"),
+    (("gptq_moe_padded", "programs.1.recode", "set",
+      {"name": "rescale", "source": "float16", "target": "float16", "power": 1}),
+     "law `value`: `w13.weight_scale`: a scale of 0.015625 becomes 0.03125, it is worth 0.015625"),
+    (("gptq_moe_padded", "checks.0.expect.0", "set", 8),
+     "law `value`: `w13.gate.qzeros`: its data must be checked: the target is symmetric: every zero point must be 8"),
+    (("gptq_moe_padded", "losses", "set", [["w13.weight", "much"]]),
+     "law `value`: `w13.weight`: what it may lose is nothing"),
+    (("gptq_moe_padded", "duties.2", "remove"),
+     "law `duties`: they are w13: pad its input along h with 0 zeros before and 32 after; w2: keep the first 96 of its "
+     "outputs along h; w2: add up the outputs of all tensor-parallel ranks"),
+    (("gptq_moe_padded", "extents.1.padded", "set", 160),
+     "law `agree`: `w13` writes 160 elements of axis `i`, `w2` reads 128"),
+    (("gptq_moe_padded", "extents.1.start", "set", 95),
+     "law `header`: rank 1 holds 96 to 191 of axis `i`, 192 in all; the plan says otherwise for n of `w13`"),
+    (("gptq_moe_padded", "groups.0.1", "set", 64),
+     "law `header`: kernel `marlin_int4_a16` does not take group 64 of `w13`"),
+    (("awq_fill", "programs.0.fill", "set", None),
+     "law `neutral`: `linear.weight`: k 160 to 255 lies in a group with a zero point, which its pads must repeat"),
+    (("awq_fill", "programs.0.fill.moves.0.k.0.src", "set", 0),
+     "law `meaning`: `linear.weight`: element k 160 does not stand where the source spec puts it (72)"),
+    (("awq_fill", "programs.0.sources.0", "set", "linear.qzeros"),
+     "law `meaning`: `linear.weight`: its sources are linear.qweight"),
+    (("awq_fill", "outputs.0.shape.0", "set", 8),
+     "law `header`: `linear.weight`: the outputs are not the tensors of the target spec"),
+    (("nvfp4_moe", "reductions.1", "remove"),
+     "law `value`: `w2.weight_scale`: its recode needs the reduction nvfp4 over expert"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "message"), MESSAGES, ids=[f"{edit[0]} {edit[1]}" for edit, _ in MESSAGES])
+def test_a_message_names_the_law_the_tensor_and_the_element(edit: tuple[Any, ...], message: str) -> None:
+    assert with_edit(*edit) == message
 
 
 def test_an_edit_that_fits_itself_is_found_too() -> None:

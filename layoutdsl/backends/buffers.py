@@ -30,6 +30,7 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
                 name="unknown-tensor",
                 help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
             )
+    _device(tensors)
     found: dict[str, list[torch.Tensor]] = {}
     for info in plan.inputs:
         if info.name not in tensors:
@@ -142,7 +143,7 @@ def _device(given: Given) -> torch.device:
     devices = {
         tensor.device
         for value in given.values()
-        for tensor in ([value] if isinstance(value, torch.Tensor) else value)
+        for tensor in (value if isinstance(value, list | tuple) else [value])
         if isinstance(tensor, torch.Tensor)
     }
     if len(devices) > 1:

@@ -20,7 +20,8 @@ def prove_beside(given: Given) -> None:
     reductions, losses = tuple(_reductions(given)), tuple(_losses(given))
     if odd := first_odd(plan.reductions, reductions):
         stated, needed = odd
-        broken("value", f"its recode needs {needed or 'no reduction'}", (needed or stated).output)
+        what = f"the reduction {needed.kind} over {needed.scope}" if needed else "no reduction"
+        broken("value", f"its recode needs {what}", (needed or stated).output)
     if odd := first_odd(plan.losses, losses):
         stated, true = odd
         broken("value", f"what it may lose is {true[1] if true else 'nothing'}", (true or stated)[0])
@@ -79,10 +80,11 @@ def _duties(given: Given) -> Iterator[Duty]:
 
 def _checks(given: Given) -> None:
     expected = [(pair, tensor, check) for pair in given.pairs for tensor, check in _needed(given, pair)]
-    stated = [(check.kind, check.tensor, check.expect, check.other, check.why) for check in given.plan.checks]
-    if odd := first_odd(stated, [check for _, _, check in expected]):
-        needed = f"its data must be checked as {odd[1]}" if odd[1] else "its data need no such check"
-        broken("value", needed, (odd[1] or odd[0])[1])
+    checks = [(check.kind, check.tensor, check.expect, check.other, check.why) for check in given.plan.checks]
+    if odd := first_odd(checks, [check for _, _, check in expected]):
+        stated, needed = odd
+        must = f"must be checked: {needed[-1]}" if needed else "need no such check"
+        broken("value", f"its data {must}", (needed or stated)[1])
     for check, (pair, tensor, _) in zip(given.plan.checks, expected):
         _looks_everywhere(given, pair, tensor, check)
 
