@@ -304,6 +304,7 @@ class Plan:
         report: list[Lost] | None = None,
     ) -> dict[str, torch.Tensor]:
         """Convert tensors by name; with experts, stacked along the first dimension or a list with one per expert.
+        Dimensions of size one do not count: a scale may be (), (1,) or (1, 1).
 
         `out` gives storage to write into (pointers stay). A list given as `report` is told which outputs lost values to
         0, expert by expert. Raises LayoutError for a missing, unknown or misshapen tensor and for a value that the

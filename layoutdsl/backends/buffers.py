@@ -75,7 +75,8 @@ def _matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str
         )
     if given.layout != torch.strided or given.is_meta:
         raise LayoutError(
-            f"`{info.name}`{place} is {'a meta tensor' if given.is_meta else given.layout}, a dense one in memory is needed",
+            f"`{info.name}`{place} is {'a meta tensor' if given.is_meta else given.layout}, "
+            "a dense one in memory is needed",
             code="LP166",
             name="no-tensor",
             help="load it, or call to_dense() on it",
