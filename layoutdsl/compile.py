@@ -1,28 +1,22 @@
-"""Source, target and module in, a Plan out: for each target tensor the runs that read one chain and write the other.
-
-Nothing here is trusted afterwards: `compile_plan` hands its result to prove.py before returning it.
-"""
+"""Source, target and module in, a proven Plan out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from layoutdsl import plan as plans
-from layoutdsl import recodes
 from layoutdsl.arguments import check_arguments
+from layoutdsl.builder import Builder
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.layout import Chain, Run, View, runs
 from layoutdsl.library import digest, load_spec, recall
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
-from layoutdsl.pairs import Pair, Request, extents_of, info_of, pairs_of, sides, target_mode
-from layoutdsl.plan import Check, Duty, Lookup, Move, Operand, Plan, Program, Reduction, TensorInfo
-from layoutdsl.recodes import Habits, Recode
-from layoutdsl.resolve import Matrix, Ranks, Stored, bind
+from layoutdsl.pairs import Request, extents_of, info_of, pairs_of, sides
+from layoutdsl.plan import Plan
+from layoutdsl.prove import prove
+from layoutdsl.recodes import Habits
+from layoutdsl.resolve import Ranks, bind
 
 Sizes = Mapping[str, int | Sequence[int]]
-NOWHERE = View(Chain(()))
-"""The target of a check: it reads and writes nothing."""
 
 
 def compile_plan(
@@ -73,23 +67,22 @@ def compile_plan(
     whole = {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
     ranks = Ranks(tp, rank, ep, ep_rank)
     sharded = sharded and tp * ep > 1 and not isinstance(src, Kernel)
-    request = Request(
-        src,
-        dst,
-        mod,
-        src_params,
-        dst_params,
-        mod_params,
-        whole,
-        ranks,
-        sharded,
-        habits or Habits(),
-        dict(padded or {}),
-        "target.group" in (params or {}),
+    plan = _compile(
+        Request(
+            source=src,
+            target=dst,
+            module=mod,
+            source_params=src_params,
+            target_params=dst_params,
+            module_params=mod_params,
+            sizes=whole,
+            ranks=ranks,
+            sharded=sharded,
+            habits=habits or Habits(),
+            padded=dict(padded or {}),
+            group_given="target.group" in (params or {}),
+        )
     )
-    plan = _compile(request)
-    from layoutdsl.prove import prove
-
     prove(plan, specs=folders)
     return plan
 
@@ -102,24 +95,22 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
     src, dst, mod = (recall(side.spec, side.digest, specs) for side in (plan.target, plan.source, plan.module))
     assert isinstance(src, Format) and isinstance(dst, Format) and isinstance(mod, Module)
     request = Request(
-        src,
-        dst,
-        mod,
-        plans.params_of(plan.target),
-        plans.params_of(plan.source) | ({"input_scale": False} if _passed_input_scale(plan) else {}),
-        plans.params_of(plan.module),
-        dict(plan.sizes),
-        plan.ranks,
-        plan.ranks.tp * plan.ranks.ep > 1 and not isinstance(src, Kernel),
-        plan.habits,
-        {},
-        True,
-        tuple(plan.extents),
-        dict(plan.groups),
+        source=src,
+        target=dst,
+        module=mod,
+        source_params=plans.params_of(plan.target),
+        target_params=plans.params_of(plan.source) | ({"input_scale": False} if _passed_input_scale(plan) else {}),
+        module_params=plans.params_of(plan.module),
+        sizes=dict(plan.sizes),
+        ranks=plan.ranks,
+        sharded=plan.ranks.tp * plan.ranks.ep > 1 and not isinstance(src, Kernel),
+        habits=plan.habits,
+        padded={},
+        group_given=True,
+        extents=tuple(plan.extents),
+        groups=dict(plan.groups),
     )
     back = _compile(request)
-    from layoutdsl.prove import prove
-
     prove(back, specs=specs)
     return back
 
@@ -165,7 +156,7 @@ def _by_side(params: Mapping[str, ParamValue], sides: Mapping[str, Spec]) -> dic
 
 def _compile(request: Request) -> Plan:
     pairs, groups = pairs_of(request)
-    builder = _Builder(request, pairs)
+    builder = Builder(request, pairs)
     for pair in pairs:
         builder.matrix(pair)
     total, start, count = pairs[0].matrix.experts or (0, 0, 0)
@@ -197,511 +188,3 @@ def _compile(request: Request) -> Plan:
 
 def _side(spec: Spec, params: Mapping[str, ParamValue]) -> plans.Side:
     return plans.Side(spec.name, digest(spec), tuple(params.items()))
-
-
-class _Builder:
-    """Collects the programs, checks and duties of a plan, matrix by matrix."""
-
-    def __init__(self, request: Request, pairs: Sequence[Pair]):
-        self.request, self.pairs = request, pairs
-        self.outputs: list[TensorInfo] = []
-        self.programs: list[Program] = []
-        self.reductions: list[Reduction] = []
-        self.checks: list[Check] = []
-        self.passed: list[tuple[str, str]] = []
-        self.duties: list[Duty] = []
-        self.orders = {pair.matrix.name: self._order_of(pair) for pair in pairs}
-
-    def _order_of(self, pair: Pair) -> Stored | None:
-        """The tensor whose order k is sorted by, where the source is in act-order and the target is not."""
-        if not self.request.source_params.get("act_order") or self.request.target_params.get("act_order"):
-            return None
-        return pair.source["act_order"][0]
-
-    def replicas(self) -> int:
-        """How many tensor-parallel ranks hold each weight."""
-        return self.request.ranks.tp if not any(p.matrix.k.cut or p.matrix.n[0].cut for p in self.pairs) else 1
-
-    def matrix(self, pair: Pair) -> None:
-        order, k = self.orders[pair.matrix.name], pair.matrix.k
-        if self.request.sharded and order is not None and k.cut:
-            raise LayoutError(
-                f"`{order.name}` orders {k.length} of the {k.size} inputs along `{k.axis}`, which are no whole groups",
-                code="LP126",
-                name="order-of-a-slice",
-                help="give the whole tensors (sharded=False): each rank then takes its slice of the sorted inputs",
-            )
-        recode = self._scale_recode(pair)
-        signed = bool(recode and recode.name == "nvfp4_scale" and pair.source["scale"][0].code.sign)
-        for role, found in pair.target.items():
-            for tensor in found:
-                make = getattr(self, f"_{role}")
-                try:
-                    self.programs.append(make(pair, tensor, recode, signed))
-                except LayoutError as error:
-                    raise _at(tensor, error) from None
-                self.outputs.append(info_of(tensor, pair.matrix.experts[2] if pair.matrix.experts else 0))
-        self._narrow(pair)
-        self._pass_through(pair)
-        self._duties(pair)
-
-    def _scale_recode(self, pair: Pair) -> Recode | None:
-        if "scale" not in pair.target:
-            return None
-        if "scale" not in pair.source:
-            raise recodes.refuse_pair(pair.matrix.name, pair.target["scale"][0], "the source has no scales")
-        return recodes.for_scale(
-            pair.matrix.name,
-            pair.source["scale"][0],
-            pair.target["scale"][0],
-            pair.source.get("global_scale", (None,))[0],
-            pair.target.get("global_scale", (None,))[0],
-        )
-
-    # one method per role ----------------------------------------------------------------------------------------------
-
-    def _codes(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        source = pair.source["codes"]
-        zeros = pair.source.get("zero_point", ())
-        recode = recodes.for_codes(pair.matrix.name, source[0], target, bool(zeros), signed)
-        operands: list[Operand] = []
-        nibbles = {"fp8_nibbles": target.code, "plain_nibbles": source[0].code}.get(recode.name)
-        if nibbles is not None and nibbles.needs_zero_point and zeros:
-            operands.append(self._operand(pair, target, "zero_point"))
-        if recode.name == "fold_sign":
-            operands.append(self._operand(pair, target, "scale"))
-        moves = self._data(pair, target, "codes")
-        first, end = target.k_gap[0], sum(target.k_gap)
-        covered = self._covered(pair, first, end)
-        fill = None
-        if covered > first and zeros:
-            fill = replace(
-                self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, first, covered, zeros))
-            )
-        elif covered > first:
-            k = tuple(runs(covered - first, View(target.k[0].chain), None, start=first))
-            moves.append(Move("pad", _n_data(pair.matrix, target), k, source[0].code.bias, "code"))
-        moves += self._pads(pair, target, covered, end - covered)
-        return Program(target.name, self._sources(pair, target, "codes"), recode, tuple(moves), tuple(operands), fill)
-
-    def _covered(self, pair: Pair, first: int, end: int) -> int:
-        """Where the pads along k end that lie in a group with its own zero point; they repeat it, to decode to 0."""
-        if (
-            "zero_point" not in pair.target
-            or self.request.habits.pads != "neutral"
-            or target_mode(self.request) != "padded"
-        ):
-            return first
-        if pair.target["codes"][0].code.kind != "integer":
-            return first
-        unit = pair.target["zero_point"][0].k_unit
-        return end if unit is None else max(first, min(end, -(-pair.matrix.k.length // unit) * unit))
-
-    def _fill(self, pair: Pair, target: Stored, first: int, end: int, zeros: tuple[Stored, ...]) -> Iterator[Move]:
-        """Pads along k read the zero point of the last real element: they are in its group, even if stored short."""
-        inner = self._inner_order(pair)
-        for part in target.parts:
-            n_view, k_view = _holder(zeros, part).view(part)
-            stretch = pair.matrix.n[part]
-            n_source = _sorted_positions(stretch.start) if inner is not None else n_view
-            n = tuple(runs(stretch.length, target.view(part)[0], n_source, part=part))
-            last = View(Chain(()), base=k_view.at(pair.matrix.k.length - 1))
-            k = tuple(runs(end - first, target.view(part)[1], last, start=first))
-            yield Move("data", n, k, gather_n=self._lookup_n(pair, zeros))
-
-    def _lookup_n(self, pair: Pair, sources: tuple[Stored, ...]) -> Lookup | None:
-        inner = self._inner_order(pair)
-        if inner is None:
-            return None
-        views = [_holder(sources, part).view(part)[0] for part in range(len(pair.matrix.n))]
-        return _lookup(inner, self._group(), views, [s.start for s in pair.matrix.n])
-
-    def _zero_point(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        sources = pair.source.get("zero_point", ())
-        if not sources:
-            bias = pair.source["codes"][0].code.bias
-            code = bias - target.plus
-            recode = Recode("constant", target.code.name, target.code.name, code)
-            return Program(target.name, (), recode, tuple(self._values(pair, target)))
-        recode = Recode("offset", sources[0].code.name, target.code.name, sources[0].plus - target.plus)
-        return self._plain(pair, target, "zero_point", recode)
-
-    def _scale(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        assert scale is not None
-        operands = ()
-        reduction = ""
-        name = pair.matrix.name
-        if scale.name == "nvfp4_scale":
-            reduction = f"{name}.nvfp4"
-            found = [(part, _holder(pair.source["global_scale"], part)) for part in range(len(pair.matrix.n))]
-            globals_ = tuple((tensor.name, tensor.view(part)[0].at(0)) for part, tensor in found)
-            self.reductions.append(
-                Reduction(
-                    reduction, "nvfp4", target.name, self.request.habits.nvfp4_factor, globals_, found[0][1].reciprocal
-                )
-            )
-        if scale.name == "int16_scale":
-            reduction = f"{name}.largest"
-            self.reductions.append(Reduction(reduction, "largest", target.name, "tensor"))
-        if scale.name == "int16_undo":
-            operands = (self._operand(pair, target, "global_scale"),)
-        return self._plain(pair, target, "scale", scale, operands, reduction)
-
-    def _global_scale(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        assert scale is not None
-        sources = pair.source.get("global_scale", ())
-        recode = recodes.for_global(pair.matrix.name, sources[0] if sources else None, target, scale)
-        name = pair.matrix.name
-        if recode.name == "largest":
-            return Program(target.name, (), recode, tuple(self._values(pair, target)), reduction=f"{name}.largest")
-        reduction = f"{name}.nvfp4" if recode.name == "nvfp4_global" else ""
-        return self._plain(pair, target, "global_scale", recode, (), reduction)
-
-    def _bias(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        if "bias" not in pair.source:
-            raise LayoutError(
-                f"`{target.name}` has no source: the source has no bias",
-                code="LP131",
-                name="no-source",
-                help="set source.bias=true, or leave target.bias out",
-            )
-        source, code = pair.source["bias"][0], target.code
-        recode = Recode("copy" if source.code == code else "rescale", source.code.name, code.name)
-        if pair.matrix.bias_here:
-            return self._plain(pair, target, "bias", recode)
-        return Program(target.name, (), Recode("constant", code.name, code.name, 0), tuple(self._values(pair, target)))
-
-    def _act_order(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        if self.request.source_params.get("act_order") and "act_order" in pair.source:
-            return self._plain(pair, target, "act_order", Recode("copy", "int32", "int32"))
-        group = max(int(self.request.target_params.get("group", -1)), 0)
-        start = pair.matrix.k.start % group if group else 0
-        return Program(
-            target.name, (), Recode("ramp", "int32", "int32", group), tuple(self._values(pair, target, start))
-        )
-
-    def _input_scale(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        if "input_scale" not in pair.source:
-            raise LayoutError(
-                f"`{target.name}` has no source: the source has no input scale",
-                code="LP131",
-                name="no-source",
-                help="set source.input_scale=true, or leave target.input_scale out",
-            )
-        return self._plain(pair, target, "input_scale", Recode("copy", "float32", "float32"))
-
-    def _weight_shape(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        values = _logical_shape(pair.matrix, target, "local")
-        return Program(target.name, (), Recode("shape", "int64", "int64"), (), values=values)
-
-    # moves ------------------------------------------------------------------------------------------------------------
-
-    def _plain(
-        self,
-        pair: Pair,
-        target: Stored,
-        role: str,
-        recode: Recode,
-        operands: tuple[Operand, ...] = (),
-        reduction: str = "",
-    ) -> Program:
-        moves = [*self._data(pair, target, role), *self._pads(pair, target, *target.k_gap)]
-        return Program(target.name, self._sources(pair, target, role), recode, tuple(moves), operands, None, reduction)
-
-    def _sources(self, pair: Pair, target: Stored, role: str) -> tuple[str, ...]:
-        """The source tensor's name per part of the module; empty for parts that this target does not hold."""
-        return tuple(
-            _holder(pair.source[role], part).name if part in target.parts else "" for part in range(len(pair.matrix.n))
-        )
-
-    def _operand(self, pair: Pair, target: Stored, role: str) -> Operand:
-        first = pair.source[role][0]
-        return Operand(
-            role, self._sources(pair, target, role), first.code.name, first.plus, tuple(self._data(pair, target, role))
-        )
-
-    def _data(self, pair: Pair, target: Stored, role: str) -> list[Move]:
-        """Moves from the source tensors of a role to all of a target's logical elements, one per distinct view of k."""
-        sources = pair.source[role]
-        by_view: dict[tuple, list[int]] = {}
-        for part in target.parts:
-            k_view = _holder(sources, part).view(part)[1]
-            by_view.setdefault((target.view(part)[1], k_view), []).append(part)
-        order = self.orders[pair.matrix.name]
-        inner = self._inner_order(pair)
-        found: list[Move] = []
-        for (k_target, k_source), parts in by_view.items():
-            gathers_k = order is not None and role == "codes"
-            k_stretch = pair.matrix.k
-            k = runs(k_stretch.length, k_target, _sorted_positions(k_stretch.start) if gathers_k else k_source)
-            n: list[Run] = []
-            for part in parts:
-                n_source = _holder(sources, part).view(part)[0]
-                stretch = pair.matrix.n[part]
-                n.extend(
-                    runs(
-                        stretch.length,
-                        target.view(part)[0],
-                        _sorted_positions(stretch.start) if inner is not None else n_source,
-                        part=part,
-                    )
-                )
-            lookup_k = _lookup(order, self._group(), [k_source], [k_stretch.start]) if gathers_k and order else None
-            found.append(
-                Move(
-                    "data",
-                    tuple(_joined(n)),
-                    tuple(_joined(list(k))),
-                    gather_n=self._lookup_n(pair, sources),
-                    gather_k=lookup_k,
-                )
-            )
-        return _joined_moves(found)
-
-    def _group(self) -> int:
-        return max(int(self.request.source_params.get("group", -1)), 0)
-
-    def _phase(self, pair: Pair) -> int:
-        """The coordinate of the rank's first k, as g_idx of the source counts groups."""
-        start, group = pair.matrix.k.start, self._group()
-        return start if sides(self.request)[0].mode == "whole" or not group else start % group
-
-    def _inner_order(self, pair: Pair) -> Stored | None:
-        """The order of this matrix' n, where another matrix of the module has it as its sorted k.
-
-        An axis seen outside keeps its order as outputs; only the input of the matrix that sorts it is gathered.
-        """
-        if pair.matrix.n[0].axis in self.request.module.visible:
-            return None
-        for other in self.pairs:
-            if other is not pair and other.matrix.k.axis == pair.matrix.n[0].axis:
-                return self.orders[other.matrix.name]
-        return None
-
-    def _pads(self, pair: Pair, target: Stored, k_first: int, k_count: int) -> list[Move]:
-        """Pads: stored n that hold no output, along all of k; then stored k from `k_first` on, for the real outputs."""
-        mode = target_mode(self.request)
-        found: list[Move] = []
-        k_all = _k_data(pair.matrix, target, whole=True)
-        for view, first, count in target.n_gaps:
-            code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=True)
-            found.append(Move("pad", tuple(runs(count, view, None, start=first)), k_all, code, reason))
-        if k_count > 0:
-            scale = pair.target.get("scale", (None,))[0]
-            beyond = (
-                scale is not None
-                and scale.k_unit is not None
-                and k_first >= -(-pair.matrix.k.length // scale.k_unit) * scale.k_unit
-            )
-            within = 0 if beyond or scale is None else _scale_end(pair, scale, k_first + k_count) - k_first
-            for first, count, grouped in ((k_first, within, False), (k_first + within, k_count - within, True)):
-                if count > 0:
-                    code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=grouped)
-                    n = _n_data(pair.matrix, target)
-                    found.append(
-                        Move("pad", n, tuple(runs(count, View(target.k[0].chain), None, start=first)), code, reason)
-                    )
-        return found
-
-    def _pad_code(self, target: Stored, mode: str, has_zero: bool, *, grouped: bool) -> tuple[int, str]:
-        """Pad code and why it is harmless. `grouped`: the scale found there is itself a pad, hence 0."""
-        if mode != "padded":
-            return 0, "unread"
-        if target.role == "zero_point":
-            return 0, "scale"
-        if target.role != "codes":
-            kept = target.code.kind == "power" and self.request.habits.pads == "zero"
-            return (target.scaled, "weight") if kept and target.scaled else (0, "code")
-        integer = target.code.kind == "integer"
-        if self.request.habits.pads == "neutral":
-            return target.code.bias if integer else 0, "code"
-        # A pad code 0 is minus the bias or minus the zero point that it meets; zero points of pads are 0.
-        if not integer or (target.code.needs_zero_point and (grouped or not has_zero)):
-            return 0, "code"
-        return 0, "scale" if grouped else "input"
-
-    def _values(self, pair: Pair, target: Stored, start: int = 0) -> list[Move]:
-        """A target that the recode alone makes; the source column counts coordinates along k from `start`."""
-        k = tuple(runs(pair.matrix.k.length, target.k[0], _sorted_positions(start)))
-        return [
-            Move("value", tuple(_joined(_n_data(pair.matrix, target))), k),
-            *self._pads(pair, target, *target.k_gap),
-        ]
-
-    # what is not moved ------------------------------------------------------------------------------------------------
-
-    def _narrow(self, pair: Pair) -> None:
-        """Checks for what the target cannot say: zero points of a symmetric format, a stored shape, equal orders."""
-        if "zero_point" in pair.source and "zero_point" not in pair.target:
-            source = pair.source["zero_point"]
-            bias = pair.target["codes"][0].code.bias
-            for tensor in source:
-                self.checks.append(
-                    self._check(
-                        "equal",
-                        pair,
-                        tensor,
-                        (bias - tensor.plus,),
-                        plans.WHY["equal"].format(bias),
-                    )
-                )
-        for tensor in pair.source.get("weight_shape", ()):
-            self.checks.append(
-                Check(
-                    "shape",
-                    tensor.name,
-                    _logical_shape(pair.matrix, tensor, sides(self.request)[0].mode),
-                    "",
-                    plans.WHY["shape"],
-                    (),
-                )
-            )
-        for tensor in pair.source.get("act_order", ()):
-            first = pair.source["act_order"][0]
-            if not self.request.source_params.get("act_order"):
-                self.checks.append(
-                    self._check(
-                        "order",
-                        pair,
-                        tensor,
-                        (self._group(), self._phase(pair)),
-                        plans.WHY["order"],
-                    )
-                )
-            elif tensor is not first and self.orders[pair.matrix.name] is not None:
-                self.checks.append(
-                    replace(
-                        self._check("same", pair, tensor, (), plans.WHY["same"]),
-                        other=first.name,
-                    )
-                )
-        if "bias" in pair.source and "bias" not in pair.target:
-            raise LayoutError(
-                f"`{pair.source['bias'][0].name}` has no place in the target",
-                code="LP132",
-                name="unused-source",
-                help="set target.bias=true",
-            )
-
-    def _check(self, kind: str, pair: Pair, tensor: Stored, expect: tuple[int, ...], why: str) -> Check:
-        moves = []
-        for part in tensor.parts:
-            n_view, k_view = tensor.view(part)
-            try:
-                n = tuple(runs(pair.matrix.n[part].length, NOWHERE, n_view, part=part))
-            except LayoutError as error:
-                raise _at(tensor, error) from None
-            moves.append(Move("data", n, tuple(runs(pair.matrix.k.length, NOWHERE, k_view))))
-        return Check(kind, tensor.name, expect, "", why, tuple(moves))
-
-    def _pass_through(self, pair: Pair) -> None:
-        """Input scales of a kernel target that has no place for them leave under their own names, and so does the order
-        that the caller must gather its input by."""
-        if "input_scale" in pair.source and "input_scale" not in pair.target:
-            for tensor in pair.source["input_scale"]:
-                count = pair.matrix.experts[2] if pair.matrix.experts else 0
-                self.outputs.append(info_of(tensor, count))
-                self.passed.append((tensor.name, tensor.name))
-        order = self.orders[pair.matrix.name]
-        if order is not None and pair.matrix.k.axis in self.request.module.visible:
-            name = f"{pair.matrix.name}.k_perm"
-            count = pair.matrix.experts[2] if pair.matrix.experts else 0
-            length = pair.matrix.k.length
-            self.outputs.append(TensorInfo(name, "k_perm", ("int32",), "int32", length, (length,), count, False))
-            self.passed.append((order.name, name))
-
-    def _duties(self, pair: Pair) -> None:
-        matrix, visible = pair.matrix, self.request.module.visible
-        if self.orders[matrix.name] is not None and matrix.k.axis in visible:
-            self.duties.append(Duty("gather_input", matrix.name, matrix.k.axis, tensor=f"{matrix.name}.k_perm"))
-        if target_mode(self.request) == "padded" and matrix.k.axis in visible and matrix.k.padded > matrix.k.length:
-            self.duties.append(Duty("pad_input", matrix.name, matrix.k.axis, rest=matrix.k.padded - matrix.k.length))
-        if target_mode(self.request) == "padded" and matrix.n[0].axis in visible and matrix.n_padded > matrix.n_length:
-            self.duties.append(Duty("slice_output", matrix.name, matrix.n[0].axis, length=matrix.n_length))
-        if matrix.k.cut:
-            self.duties.append(Duty("sum_over_ranks", matrix.name, matrix.k.axis))
-
-    def losses(self) -> Iterator[tuple[str, str]]:
-        inverts = {reduction.name: reduction.reciprocal for reduction in self.reductions}
-        stepwise = self.request.habits.int16 == "stepwise"
-        for program in self.programs:
-            reciprocal = inverts.get(program.reduction, False)
-            if text := recodes.loss(program.recode, reciprocal=reciprocal, stepwise=stepwise):
-                yield program.output, text
-
-
-def _at(tensor: Stored, error: LayoutError) -> LayoutError:
-    """The algebra knows no tensors; its errors are given the one they belong to."""
-    found = error.diagnostics[0]
-    if found.code != "LD110":
-        return error
-    message = f"`{tensor.name}`: {found.message}"
-    return LayoutError(message, code=found.code, name=found.name, help=found.help, span=found.span)
-
-
-def _holder(found: Sequence[Stored], part: int) -> Stored:
-    return next(tensor for tensor in found if part in tensor.parts)
-
-
-def _sorted_positions(start: int) -> View:
-    """A gathered axis: the source column holds positions in the sorted axis."""
-    return View(Chain(((1, 0, 1),)), start)
-
-
-def _lookup(order: Stored, group: int, views: Sequence[View], starts: Sequence[int]) -> Lookup:
-    return Lookup(
-        order.name,
-        group,
-        views[0].chain.digits,
-        tuple((v.offset - v.step * start, v.step, v.base) for v, start in zip(views, starts)),
-    )
-
-
-def _n_data(matrix: Matrix, target: Stored) -> tuple[Run, ...]:
-    return tuple(
-        run for part in target.parts for run in runs(matrix.n[part].length, target.view(part)[0], None, part=part)
-    )
-
-
-def _k_data(matrix: Matrix, target: Stored, *, whole: bool = False) -> tuple[Run, ...]:
-    """The real k of a target, or with `whole` all that it stores."""
-    view = target.k[0]
-    if whole:
-        first, count = target.k_gap
-        return tuple(runs(first + count, View(view.chain), None))
-    return tuple(runs(matrix.k.length, view, None))
-
-
-def _scale_end(pair: Pair, scale: Stored, end: int) -> int:
-    """Where the groups of real weights end: pads before it meet a real scale, pads after it a scale of 0."""
-    return end if scale.k_unit is None else min(-(-pair.matrix.k.length // scale.k_unit) * scale.k_unit, end)
-
-
-def _joined(found: Sequence[Run]) -> list[Run]:
-    """Runs whose target element another one already writes are marked: they are compared, not written."""
-    seen: set[int] = set()
-    marked: list[Run] = []
-    for run in found:
-        points = all(loop[2] == 0 for loop in run.loops)
-        marked.append(replace(run, join=True) if points and run.dst in seen else run)
-        if points:
-            seen.add(run.dst)
-    return marked
-
-
-def _joined_moves(found: list[Move]) -> list[Move]:
-    """The same across moves (parts whose sources see k differently)."""
-    if len(found) < 2:
-        return found
-    n = _joined([run for move in found for run in move.n])
-    marked: list[Move] = []
-    at = 0
-    for move in found:
-        marked.append(replace(move, n=tuple(n[at : at + len(move.n)])))
-        at += len(move.n)
-    return marked
-
-
-def _logical_shape(matrix: Matrix, tensor: Stored, mode: str) -> tuple[int, ...]:
-    n = sum(matrix.n[part].size if mode == "whole" else matrix.n[part].length for part in tensor.parts)
-    return n, matrix.k.size if mode == "whole" else matrix.k.length

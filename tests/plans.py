@@ -8,8 +8,11 @@ import torch
 from layoutdsl import Plan, compile_plan
 from layoutdsl.codes import code_named
 from layoutdsl.plan import TensorInfo
+from layoutdsl.recodes import Habits
 
-# name -> source, target, module, sizes, params, ranks
+PEER = Habits(pads="zero", nvfp4_factor="tensor", int16="stepwise")
+
+# name -> source, target, module, sizes, params, ranks and other options
 CASES = {
     "gptq_moe_padded": (
         "gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 192, "h": 96}, {"group": 32}, {"tp": 2, "rank": 1},
@@ -49,6 +52,16 @@ CASES = {
     "kernel_to_kernel": (
         "marlin_int4_a16", "marlin_int4_a8fp8", "moe_gated", {"e": 2, "i": 64, "h": 96}, {"group": 32}, {},
     ),
+    "sharded_inside_a_group": (
+        "gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 256}, {"group": 256, "split": "k", "bias": True},
+        {"tp": 2, "rank": 1, "sharded": True},
+    ),
+    "awq_habits": ("awq", "marlin_int4_a16", "linear", {"n": 72, "k": 160}, {"group": 128}, {"habits": PEER}),
+    "int8_habits": (
+        "gptq", "marlin_int8_a8int8", "moe_plain", {"e": 2, "i": 72, "h": 128}, {"bits": 8, "group": 64},
+        {"habits": PEER},
+    ),
+    "mxfp4_habits": ("mxfp4", "marlin_mxfp4_a8fp8", "linear", {"n": 40, "k": 96}, {}, {"habits": PEER}),
 }  # fmt: skip
 INVERSES = {"gptq_moe_padded", "awq_fill", "nvfp4_moe"}
 NAMES = (*CASES, *(f"{name}_inverse" for name in CASES if name in INVERSES))

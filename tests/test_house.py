@@ -35,6 +35,7 @@ LAYERS = (
     "prove",  # above pairs and compile, so that it cannot ask the compiler what it meant
     "pairs",
     "arguments",
+    "builder",
     "compile",
     "explain",
     "logical",

@@ -108,7 +108,7 @@ def read(plan: Plan, specs: tuple[str, ...]) -> Given:
     wide = [_wide(plan, matrix) for matrix in found]
     _agree(module, wide)
     _counts(plan, found, sides[0])
-    _fits(plan, next((side for side in reversed(sides) if side.mode == "padded"), None), wide, found)
+    _fits(plan, *sides, wide, found)
     pairs = tuple(_pairs(plan, module, *sides, found, wide))
     given = Given(plan, *sides, module, pairs)
     for pair in pairs:
@@ -216,27 +216,29 @@ def _counts(plan: Plan, found: Sequence[Matrix], source: Side) -> None:
         broken("header", f"every weight is held {replicas} times over all ranks")
 
 
-def _fits(plan: Plan, side: Side | None, wide: Sequence[Matrix], found: Sequence[Matrix]) -> None:
+def _fits(plan: Plan, source: Side, target: Side, wide: Sequence[Matrix], found: Sequence[Matrix]) -> None:
     """Whether the kernel takes the padded matrices and their groups; without a kernel nothing is padded."""
-    names = [matrix.name for matrix in found] if side is not None else []
+    side, other = (target, source) if target.mode == "padded" else (source, target)
+    kernel, own = side.format, side.params.get("group")
+    names = [matrix.name for matrix in found] if isinstance(kernel, Kernel) else []
     if [name for name, _ in plan.groups] != names:
         broken("header", "the groups are not one per matrix of a kernel, in their order")
-    if side is None:
+    if not isinstance(kernel, Kernel):
         if list(wide) != list(found):
             broken("header", "an axis is padded, but neither side is a kernel")
         return
-    kernel = side.format
-    assert isinstance(kernel, Kernel)
+    if own not in (None, other.params.get("group"), *(group or -1 for _, group in plan.groups)):
+        broken(
+            "header", f"parameter `group` of `{kernel.name}` is neither one of its groups nor that of the other side"
+        )
     for matrix, (name, group) in zip(wide, plan.groups):
-        stated = group in (0, side.params.get("group", group))
-        if group < 0 or (group or -1) not in kernel.accepts.groups or not stated:
+        n, k = matrix.n_padded, matrix.k.padded
+        if group < 0 or (group or -1) not in kernel.accepts.groups or (own is not None and group not in (0, own)):
             broken("header", f"kernel `{kernel.name}` does not take group {group} of `{name}`")
-        if not any(matrix.n_padded % tile.n == 0 and matrix.k.padded % tile.k == 0 for tile in kernel.accepts.tiles):
-            broken(
-                "header", f"`{name}` of {matrix.n_padded} x {matrix.k.padded} fits no tile of kernel `{kernel.name}`"
-            )
-        if group and matrix.k.padded % group and matrix.k.padded > group:
-            broken("header", f"k of `{name}` is padded to {matrix.k.padded}, no multiple of group {group}")
+        if not any(n % tile.n == 0 and k % tile.k == 0 for tile in kernel.accepts.tiles):
+            broken("header", f"`{name}` of {n} x {k} fits no tile of kernel `{kernel.name}`")
+        if group and k % group and k > group:
+            broken("header", f"k of `{name}` is padded to {k}, no multiple of group {group}")
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
