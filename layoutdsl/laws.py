@@ -129,27 +129,22 @@ def follows(run: Run, view: View, column: int) -> int | None:
     below the next multiple; then steps are compared as numbers. Where it is not, elements are compared one by one; a
     run that is both irregular and long counts as wrong. Requires loops that go forward.
     """
-    digits = floors(view.chain)
-    start = view.offset + view.step * run.x
-    address = view.base
-    for weight, factor in digits:
+    start, loops = view.offset + view.step * run.x, run.loops
+    address, moved = view.base, [0] * len(loops)
+    for weight, factor in floors(view.chain):
         address += start // weight * factor
-    if address != (run.x, run.dst, run.src)[column - 1]:
-        return run.x
-    if not run.loops:
-        return None
-    moved = [0] * len(run.loops)
-    for weight, factor in digits:
         room = start % weight
-        for at, loop in enumerate(run.loops):
-            step = view.step * loop[1]
+        for at, (count, step, _, _) in enumerate(loops):
+            step *= view.step
             if step % weight:
-                room += (loop[0] - 1) * step
+                room += (count - 1) * step
             else:
                 moved[at] += step // weight * factor
         if room >= weight:
             return _compared(run, view, column)
-    for loop, step in zip(run.loops, moved):
+    if address != first(run, column):
+        return run.x
+    for loop, step in zip(loops, moved):
         if loop[column] != step:
             return run.x + loop[X]
     return None
@@ -158,6 +153,8 @@ def follows(run: Run, view: View, column: int) -> int | None:
 def _compared(run: Run, view: View, column: int) -> int | None:
     """The same, element by element."""
     start = first(run, column)
+    if view.at(run.x) != start:
+        return run.x
     ends = ((run.x + (loop[0] - 1) * loop[X], start + (loop[0] - 1) * loop[column]) for loop in run.loops)
     for x, address in itertools.chain(ends, itertools.islice(_elements(run, column), MOST_IRREGULAR)):
         if view.at(x) != address:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from layoutdsl import laws, recodes
 from layoutdsl.plan import WHY, Check, Duty, Reduction
 from layoutdsl.prove.given import Given, Pair, broken, first_odd
-from layoutdsl.prove.moves import NOWHERE, complete, stand
+from layoutdsl.prove.moves import complete, stand, unused
 from layoutdsl.resolve import Stored
 
 Expected = tuple[str, str, tuple[int, ...], str, str]
@@ -120,7 +120,7 @@ def _looks_everywhere(given: Given, pair: Pair, tensor: Stored, check: Check) ->
         plain = move.kind == "data" and not move.pad and not move.reason and not move.gather_n and not move.gather_k
         if not plain or any(run.join for run in (*move.n, *move.k)):
             broken("meaning", "a check reads the source as it lies", tensor.name)
-        stand((*move.n, *move.k), NOWHERE, laws.DST, tensor.name, "n or k")
+        unused((*move.n, *move.k), laws.DST, tensor.name, "n or k")
         for run in move.n:
             stand((run,), tensor.view(run.part)[0], laws.SRC, tensor.name, "n")
         for view in dict.fromkeys(tensor.view(run.part)[1] for run in move.n):

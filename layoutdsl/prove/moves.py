@@ -9,9 +9,6 @@ from layoutdsl.layout import Chain, Run, View
 from layoutdsl.plan import Move
 from layoutdsl.prove.given import Given, Pair, broken
 
-NOWHERE = View(Chain(()))
-"""The view of a column that a move does not use: 0 throughout."""
-
 SIDES = {laws.DST: "target", laws.SRC: "source"}
 
 
@@ -54,6 +51,13 @@ def stand(runs: Iterable[Run], view: View, column: int, tensor: str, axis: str) 
         if wrong is not None:
             where = f"element {axis} {wrong} does not stand where the {SIDES[column]} spec puts it"
             broken("meaning", f"{where} ({view.at(wrong)})", tensor)
+
+
+def unused(runs: Iterable[Run], column: int, tensor: str, axis: str) -> None:
+    """A column that a move does not use is 0 throughout."""
+    for run in runs:
+        if laws.first(run, column) or any(loop[column] for loop in run.loops):
+            broken("meaning", f"the run along {axis} at {run.x} has no {SIDES[column]}", tensor)
 
 
 def complete(

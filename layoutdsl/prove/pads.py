@@ -10,7 +10,7 @@ from layoutdsl import laws
 from layoutdsl.layout import Run, View
 from layoutdsl.plan import Move
 from layoutdsl.prove.given import Given, Pair, broken
-from layoutdsl.prove.moves import NOWHERE, in_order, lie_within, stand
+from layoutdsl.prove.moves import in_order, lie_within, stand, unused
 from layoutdsl.resolve import Stored
 
 
@@ -60,7 +60,7 @@ class Pads:
         name = self.target.name
         lie_within(runs, *within, name, axis)
         stand(runs, view, laws.DST, name, axis)
-        stand(runs, NOWHERE, laws.SRC, name, axis)
+        unused(runs, laws.SRC, name, axis)
         if any(run.join or run.part != part for run in runs):
             belongs = f"part {part}" if part >= 0 else "no part"
             self._fail("meaning", f"a run of pads along {axis} belongs to {belongs} and joins none")

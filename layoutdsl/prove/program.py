@@ -7,10 +7,10 @@ from typing import NoReturn
 
 from layoutdsl import laws
 from layoutdsl.codes import code_named
-from layoutdsl.layout import View
+from layoutdsl.layout import Chain, View
 from layoutdsl.plan import Lookup, Move, Operand, Program
 from layoutdsl.prove.given import Given, Pair, broken
-from layoutdsl.prove.moves import NOWHERE, complete, join, positions, stand
+from layoutdsl.prove.moves import complete, join, positions, stand, unused
 from layoutdsl.prove.pads import Pads, whole_groups
 from layoutdsl.prove.value import MADE, keeps_value
 from layoutdsl.resolve import Stored
@@ -102,7 +102,7 @@ class _Prover:
         elif move.gather_k is not None:
             self._fail("meaning", "nothing is gathered along k")
         if at_k is not None:
-            views = dict.fromkeys(View(NOWHERE.chain, base=view.at(at_k)) for view in views)
+            views = dict.fromkeys(View(Chain(()), base=view.at(at_k)) for view in views)
         for view in dict.fromkeys(self.target.view(part)[1] for part in parts):
             stand(move.k, view, laws.DST, self.target.name, "k")
         for view in views:
@@ -127,7 +127,7 @@ class _Prover:
                 self._fail("meaning", "a value move states neither pad nor lookup")
             for run in move.n:
                 stand((run,), self.target.view(run.part)[0], laws.DST, name, "n")
-            stand(move.n, NOWHERE, laws.SRC, name, "n")
+            unused(move.n, laws.SRC, name, "n")
             stand(move.k, self.target.k[0], laws.DST, name, "k")
             stand(move.k, counted, laws.SRC, name, "k")
 

@@ -173,8 +173,10 @@ class _Values:
         same = self.source.code.name == self.target.code.name and not self.recode.power
         if self.recode.name in ("copy", "rescale") and same != (self.recode.name == "copy"):
             self._fail("what stays the same code and value is copied, all else is not")
-        tried = [exponent for exponent in (-6, -1, 0, 2, 7) if self._one_scale(math.ldexp(1.0, exponent))]
-        if not tried:
+        a, b = ((tensor.code, tensor.scaled, tensor.reciprocal) for tensor in (self.source, self.target))
+        tries = map(self._one_scale, (2.0**-6, 0.5, 1.0, 4.0, 128.0))
+        enough = any if self.recode.name == "copy" and a == b else sum  # one sample, or all of them
+        if not enough(tries):
             self._fail("no sample of a scale fits both codes")
 
     def _one_scale(self, true: float) -> bool:
