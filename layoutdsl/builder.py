@@ -32,6 +32,7 @@ class Builder:
         self.checks: list[Check] = []
         self.passed: list[tuple[str, str]] = []
         self.duties: list[Duty] = []
+        self.outputs_of: dict[str, tuple[Run, ...]] = {}
         self.orders = {pair.matrix.name: self._order_of(pair) for pair in pairs}
 
     def _order_of(self, pair: Pair) -> Stored | None:
@@ -102,7 +103,7 @@ class Builder:
             )
         elif covered > first:
             k = tuple(runs(covered - first, View(target.k[0].chain), None, start=first))
-            moves.append(Move("pad", _n_data(pair.matrix, target), k, source[0].code.bias, "code"))
+            moves.append(Move("pad", self._n_data(pair, target), k, source[0].code.bias, "code"))
         moves += self._pads(pair, target, covered, end - covered)
         return Program(target.name, self._sources(pair, target, "codes"), recode, tuple(moves), tuple(operands), fill)
 
@@ -300,6 +301,16 @@ class Builder:
                 return self.orders[other.matrix.name]
         return None
 
+    def _n_data(self, pair: Pair, target: Stored) -> tuple[Run, ...]:
+        """All real outputs of a target, part by part, without a source."""
+        if target.name not in self.outputs_of:
+            self.outputs_of[target.name] = tuple(
+                run
+                for part in target.parts
+                for run in runs(pair.matrix.n[part].length, target.view(part)[0], None, part=part)
+            )
+        return self.outputs_of[target.name]
+
     def _pads(self, pair: Pair, target: Stored, k_first: int, k_count: int) -> list[Move]:
         """Pads: stored n that hold no output, along all of k; then stored k from `k_first` on, for the real outputs."""
         mode = target_mode(self.request)
@@ -319,7 +330,7 @@ class Builder:
             for first, count, grouped in ((k_first, within, False), (k_first + within, k_count - within, True)):
                 if count > 0:
                     code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=grouped)
-                    n = _n_data(pair.matrix, target)
+                    n = self._n_data(pair, target)
                     found.append(
                         Move("pad", n, tuple(runs(count, View(target.k[0].chain), None, start=first)), code, reason)
                     )
@@ -346,7 +357,7 @@ class Builder:
         """A target that the recode alone makes; the source column counts coordinates along k from `start`."""
         k = tuple(runs(pair.matrix.k.length, target.k[0], _sorted_positions(start)))
         return [
-            Move("value", tuple(_joined(_n_data(pair.matrix, target))), k),
+            Move("value", tuple(_joined(self._n_data(pair, target))), k),
             *self._pads(pair, target, *target.k_gap),
         ]
 
@@ -476,12 +487,6 @@ def _lookup(order: Stored, group: int, views: Sequence[View], starts: Sequence[i
         group,
         views[0].chain.digits,
         tuple((v.offset - v.step * start, v.step, v.base) for v, start in zip(views, starts)),
-    )
-
-
-def _n_data(matrix: Matrix, target: Stored) -> tuple[Run, ...]:
-    return tuple(
-        run for part in target.parts for run in runs(matrix.n[part].length, target.view(part)[0], None, part=part)
     )
 
 

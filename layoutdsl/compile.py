@@ -94,6 +94,8 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
     """
     src, dst, mod = (recall(side.spec, side.digest, specs) for side in (plan.target, plan.source, plan.module))
     assert isinstance(src, Format) and isinstance(dst, Format) and isinstance(mod, Module)
+    # Between kernels each side pads by its own rule, as it did on the way here.
+    between_kernels = isinstance(src, Kernel) and isinstance(dst, Kernel)
     request = Request(
         source=src,
         target=dst,
@@ -107,8 +109,8 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
         habits=plan.habits,
         padded={},
         group_given=True,
-        extents=tuple(plan.extents),
-        groups=dict(plan.groups),
+        extents=() if between_kernels else tuple(plan.extents),
+        groups=None if between_kernels else dict(plan.groups),
     )
     back = _compile(request)
     prove(back, specs=specs)

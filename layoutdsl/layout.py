@@ -136,9 +136,7 @@ def refine(start: int, size: int, views: Sequence[View]) -> Iterator[tuple[int, 
 
     How many there are depends on the digits and on where the stretch begins and ends, not on its size.
     """
-    levels = _levels(start, size, views)
-    loops = _aligned(start, size, levels)
-    return iter(((start, loops),)) if loops is not None else _boxes(start, size, levels)
+    return _boxes(start, size, _levels(start, size, views))
 
 
 def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> tuple[Loop, ...] | None:
@@ -162,8 +160,9 @@ def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -
 def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[int, tuple[Loop, ...]]]:
     if size <= 0:
         return
-    if not levels:
-        yield start, ((size, 1),) if size > 1 else ()
+    simple = _aligned(start, size, levels)
+    if simple is not None:
+        yield start, simple
         return
     period, phases = levels[-1]
     first = min(start + 1 + (phase - start - 1) % period for phase in phases)

@@ -61,7 +61,7 @@ def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
                 name="no-such-folder",
                 help="--specs and `specs` name folders of YAML files",
             )
-        for place in (*KINDS, "."):
+        for place in dict.fromkeys((*(kind or "").split("|"), *KINDS, ".")):
             if (path := folder / place / f"{name}.yaml").is_file():
                 return path
     known: dict[str, Path] = {}

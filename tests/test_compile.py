@@ -71,6 +71,14 @@ def test_the_tile_family_with_the_fewest_bytes_wins():
     assert made.output["linear.weight"].shape == (4, 256)  # 128 x 64 and not 128 x 128
 
 
+def test_the_way_back_between_kernels():
+    made = plan("marlin_int4_a16", "marlin_int4_a8fp8", "moe_gated", {"e": 2, "i": 192, "h": 256}, params={"group": 64})
+    assert dict(made.inverse().groups) == {"w13": 64, "w2": 64}
+    finer = plan("marlin_int4_a16", "marlin_int4_a16", params={"source.group": 128, "target.group": 64})
+    with pytest.raises(LayoutError, match="`linear` has groups of 64 along `k`, which groups of 128 of kernel"):
+        finer.inverse()
+
+
 def test_input_scales_pass_through_and_are_no_part_of_the_inverse():
     made = plan("fp8", "marlin_fp8_a16", params={"input_scale": True})
     assert made.passed == (("linear.input_scale", "linear.input_scale"),)
