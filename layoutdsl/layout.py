@@ -136,7 +136,9 @@ def refine(start: int, size: int, views: Sequence[View]) -> Iterator[tuple[int, 
 
     How many there are depends on the digits and on where the stretch begins and ends, not on its size.
     """
-    return _boxes(start, size, _levels(start, size, views))
+    levels = _levels(start, size, views)
+    loops = _aligned(start, size, levels)
+    return iter(((start, loops),)) if loops is not None else _boxes(start, size, levels)
 
 
 def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> tuple[Loop, ...] | None:
@@ -144,14 +146,14 @@ def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -
     loops: list[Loop] = []
     below = 1
     for period, phases in levels:
-        if len(phases) > 1 or (start - phases[0]) % period:
-            return None
         if size <= period:
-            break
-        if size % period:
+            if any(0 < (phase - start) % period < size for phase in phases):
+                return None
+        elif len(phases) > 1 or (start - phases[0]) % period or size % period:
             return None
-        loops.append((period // below, below))
-        below = period
+        else:
+            loops.append((period // below, below))
+            below = period
     if size > below:
         loops.append((size // below, below))
     return tuple(loops) if size > 0 else None
@@ -160,9 +162,8 @@ def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -
 def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[int, tuple[Loop, ...]]]:
     if size <= 0:
         return
-    simple = _aligned(start, size, levels)
-    if simple is not None:
-        yield start, simple
+    if not levels:
+        yield start, ((size, 1),) if size > 1 else ()
         return
     period, phases = levels[-1]
     first = min(start + 1 + (phase - start - 1) % period for phase in phases)
