@@ -12,7 +12,7 @@ from dataclasses import replace
 from layoutdsl import recodes
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import Chain, Run, View, runs
-from layoutdsl.pairs import Pair, Request, info_of, sides, target_mode
+from layoutdsl.pairs import Pair, Request, sides, target_mode
 from layoutdsl.plan import WHY, Check, Duty, Lookup, Move, Operand, Program, Reduction, TensorInfo
 from layoutdsl.recodes import Recode
 from layoutdsl.resolve import Matrix, Stored
@@ -63,7 +63,7 @@ class Builder:
                     self.programs.append(make(pair, tensor, recode, signed))
                 except LayoutError as error:
                     raise _at(tensor, error) from None
-                self.outputs.append(info_of(tensor, pair.matrix.experts[2] if pair.matrix.experts else 0))
+                self.outputs.append(TensorInfo.of(tensor, pair.matrix.experts[2] if pair.matrix.experts else 0))
         self._narrow(pair)
         self._pass_through(pair)
         self._duties(pair)
@@ -433,7 +433,7 @@ class Builder:
         if "input_scale" in pair.source and "input_scale" not in pair.target:
             for tensor in pair.source["input_scale"]:
                 count = pair.matrix.experts[2] if pair.matrix.experts else 0
-                self.outputs.append(info_of(tensor, count))
+                self.outputs.append(TensorInfo.of(tensor, count))
                 self.passed.append((tensor.name, tensor.name))
         order = self.orders[pair.matrix.name]
         if order is not None and pair.matrix.k.axis in self.request.module.visible:

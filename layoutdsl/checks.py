@@ -15,9 +15,6 @@ from layoutdsl.grammar import Expr, Formula, Template
 from layoutdsl.model import KINDS, Format, Module, Spec, Tensor
 from layoutdsl.source import Tree
 
-AXES = ("e", "n", "k", "p")
-"""Axes of a format's tensors: experts, outputs, inputs, fused parts."""
-
 
 def validated(tree: Tree) -> Spec:
     """The model of a spec's tree; raises LayoutError with all findings."""

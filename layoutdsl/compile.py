@@ -10,8 +10,8 @@ from layoutdsl.builder import Builder
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.library import digest, load_spec, recall
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
-from layoutdsl.pairs import Request, extents_of, info_of, pairs_of, sides
-from layoutdsl.plan import Plan
+from layoutdsl.pairs import Request, extents_of, pairs_of, sides
+from layoutdsl.plan import Plan, TensorInfo
 from layoutdsl.prove import prove
 from layoutdsl.recodes import Habits
 from layoutdsl.resolve import Ranks, bind
@@ -163,7 +163,7 @@ def _compile(request: Request) -> Plan:
         builder.matrix(pair)
     total, start, count = pairs[0].matrix.experts or (0, 0, 0)
     source_experts = count if sides(request)[0].mode != "whole" else total
-    inputs = [info_of(t, source_experts) for pair in pairs for found in pair.source.values() for t in found]
+    inputs = [TensorInfo.of(t, source_experts) for pair in pairs for found in pair.source.values() for t in found]
     return Plan(
         plans.FORM,
         _side(request.source, request.source_params),

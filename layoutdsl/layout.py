@@ -50,11 +50,6 @@ class Chain:
                 address += (x // weight % extent if extent else x // weight) * stride
         return address
 
-    @property
-    def inner(self) -> int:
-        """Extent of all digits below the top one: coordinates that share a top digit."""
-        return self.digits[-1][0] if self.digits else 1
-
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.model import Format, Kernel, Module, ParamValue
-from layoutdsl.plan import Extent, TensorInfo
+from layoutdsl.plan import Extent
 from layoutdsl.recodes import Habits
 from layoutdsl.resolve import (
     Matrix,
@@ -171,19 +171,6 @@ def _roles(found: Sequence[Stored]) -> dict[str, tuple[Stored, ...]]:
     for tensor in found:
         roles[tensor.role] = (*roles.get(tensor.role, ()), tensor)
     return roles
-
-
-def info_of(tensor: Stored, experts: int) -> TensorInfo:
-    return TensorInfo(
-        tensor.name,
-        tensor.role,
-        tensor.dtypes,
-        tensor.code.name,
-        tensor.codes,
-        tensor.shape,
-        experts if tensor.experts != "none" else 0,
-        tensor.experts == "shared",
-    )
 
 
 def target_mode(request: Request) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import Run
 from layoutdsl.recodes import Habits, Recode
-from layoutdsl.resolve import Ranks
+from layoutdsl.resolve import Ranks, Stored
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +64,20 @@ class TensorInfo:
     shape: tuple[int, ...]
     experts: int
     shared: bool
+
+    @classmethod
+    def of(cls, tensor: Stored, experts: int) -> TensorInfo:
+        """What a plan says of a resolved tensor, of which it holds so many experts."""
+        return cls(
+            tensor.name,
+            tensor.role,
+            tensor.dtypes,
+            tensor.code.name,
+            tensor.codes,
+            tensor.shape,
+            experts if tensor.experts != "none" else 0,
+            tensor.experts == "shared",
+        )
 
     @property
     def full_shape(self) -> tuple[int, ...]:

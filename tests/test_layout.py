@@ -60,7 +60,6 @@ def test_the_address_of_gptq_by_hand() -> None:
 def test_the_top_digit_never_wraps_and_none_is_no_address() -> None:
     assert chain_of((4, 1), (2, 10)).at(4 * 1000 + 3) == 3 + 1000 * 10
     assert Chain(()).at(17) == 0
-    assert (Chain(()).inner, chain_of((4, 1), (2, 10), (0, 5)).inner) == (1, 8)
 
 
 @LAWS

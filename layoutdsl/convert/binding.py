@@ -10,13 +10,13 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from layoutdsl.compile import info_of
 from layoutdsl.convert.checkpoint import Entry, Folder, refusal
 from layoutdsl.convert.names import Names, Unit, copied_of, numbers_of, units_of
 from layoutdsl.convert.quantization import Declared
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.library import load_spec
 from layoutdsl.model import Format, Module, Param, ParamValue
+from layoutdsl.plan import TensorInfo
 from layoutdsl.resolve import Matrix, Ranks, Side, bind, matrices, tensors
 
 PLAIN = {"weight": ("float16", "bfloat16", "float32"), "bias": ("float16", "bfloat16", "float32")}
@@ -273,7 +273,7 @@ class _Binder:
 
     def _expected(self, shape: _Shape, params: Mapping[str, ParamValue]):
         side = Side(self.declared.spec, dict(params), "whole")
-        return [info_of(tensor, 0) for tensor in tensors(side, shape.matrix)]
+        return [TensorInfo.of(tensor, 0) for tensor in tensors(side, shape.matrix)]
 
     def _differences(self, unit: Unit, found: Found, params: Mapping[str, ParamValue]) -> Iterator[LayoutError]:
         shape = self.shapes[unit.key]

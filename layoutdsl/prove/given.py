@@ -284,7 +284,7 @@ def _stand_apart(found: Mapping[str, tuple[Stored, ...]]) -> None:
 def _inputs(given: Given) -> None:
     total, _, count = given.plan.experts
     held = total if given.source.mode == "whole" else count
-    inputs = tuple(_info(t, held) for pair in given.pairs for found in pair.source.values() for t in found)
+    inputs = tuple(TensorInfo.of(t, held) for pair in given.pairs for found in pair.source.values() for t in found)
     if odd := first_odd(given.plan.inputs, inputs):
         broken("header", "the inputs are not the tensors of the source spec", (odd[1] or odd[0]).name)
     _are_named_once(inputs)
@@ -296,10 +296,10 @@ def _outputs(given: Given) -> None:
     outputs: list[TensorInfo] = []
     passed: list[tuple[str, str]] = []
     for pair in given.pairs:
-        outputs += [_info(t, count) for found in pair.target.values() for t in found]
+        outputs += [TensorInfo.of(t, count) for found in pair.target.values() for t in found]
         if "input_scale" not in pair.target:
             alone = pair.source.get("input_scale", ())
-            outputs += [_info(t, count) for t in alone]
+            outputs += [TensorInfo.of(t, count) for t in alone]
             passed += [(t.name, t.name) for t in alone]
         order = given.orders[pair.matrix.name]
         if order is not None and given.seen(pair.matrix.k.axis):
@@ -317,16 +317,3 @@ def _are_named_once(infos: Sequence[TensorInfo]) -> None:
     names = [info.name for info in infos]
     if len(set(names)) < len(names):
         broken("header", "two tensors have this name", next(name for name in names if names.count(name) > 1))
-
-
-def _info(tensor: Stored, experts: int) -> TensorInfo:
-    return TensorInfo(
-        tensor.name,
-        tensor.role,
-        tensor.dtypes,
-        tensor.code.name,
-        tensor.codes,
-        tensor.shape,
-        experts if tensor.experts != "none" else 0,
-        tensor.experts == "shared",
-    )
