@@ -1,4 +1,4 @@
-"""The command line: lint, plan, conform, convert and schema.
+"""The command line: lint, plan, show, conform, schema; inspect, convert, verify and identify for checkpoints.
 
     layoutdsl plan gptq marlin_int4_a16 --module linear --size n=4096 --size k=4096 --tp 2
 
@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,13 +133,11 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     schema = command("schema", "write the JSON Schema of specs, for editors")
     schema.add_argument("--out", type=Path, metavar="DIR", help="write a file per kind of spec there (default: print)")
 
-    convert = command("convert", "convert a checkpoint folder for a number of ranks", conflict_handler="resolve")
-    for reader in (lint, plan, conform, convert):
+    apart = {name: command(name, help) for name, (_, help) in _APART.items()}
+    for reader in (lint, plan, conform, *apart.values()):
         reader.add_argument("--specs", action="append", metavar="DIR", help=_HELP_SPECS)
-    if "convert" in argv:
-        from layoutdsl.convert import add_arguments
-
-        add_arguments(convert)
+    for name in set(argv) & set(apart):
+        import_module(_APART[name][0]).add_arguments(apart[name])
     return parser
 
 
@@ -264,13 +263,20 @@ def _schema(args: Any) -> int:
     return CLEAN
 
 
-def _convert(args: Any) -> int:
-    from layoutdsl.convert import command
-
+def _apart(args: Any) -> int:
     args.specs = folders(args.specs)
-    return command(args)
+    return import_module(_APART[args.command][0]).command(args)
 
+
+_APART = {
+    "inspect": ("layoutdsl.checkpoints.inspect", "say what a checkpoint folder is, and what would become of it"),
+    "convert": ("layoutdsl.checkpoints.convert", "convert a checkpoint folder for a number of ranks"),
+    "verify": ("layoutdsl.checkpoints.verify", "hold every value of a converted folder against its source"),
+    "identify": ("layoutdsl.checkpoints.identify", "say which formats a lone safetensors file could be"),
+    "show": ("layoutdsl.show", "draw which element of a spec stands where"),
+}
+"""Commands that are modules of their own, with `add_arguments(parser)` and `command(args)`, and their help."""
 
 _COMMANDS: dict[str, Callable[[Any], int]] = {
-    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, "convert": _convert,
+    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, **dict.fromkeys(_APART, _apart),
 }

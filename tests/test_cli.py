@@ -488,14 +488,13 @@ def test_convert_is_imported_when_it_is_asked_for(run: Any, monkeypatch: pytest.
 
     def add_arguments(parser: Any) -> None:
         parser.add_argument("src")
-        parser.add_argument("--specs", action="append")
 
     stub = SimpleNamespace(add_arguments=add_arguments, command=lambda args: seen.append(args) or 1)
-    monkeypatch.setitem(sys.modules, "layoutdsl.convert", stub)
-    monkeypatch.setattr("layoutdsl.convert", stub, raising=False)
+    monkeypatch.setitem(sys.modules, "layoutdsl.checkpoints.convert", stub)
+    monkeypatch.setattr("layoutdsl.checkpoints.convert", stub, raising=False)
     assert run("convert", "here", "--specs", str(tmp_path)).status == 1
     assert (seen[0].src, seen[0].specs) == ("here", (str(tmp_path),))
-    monkeypatch.setitem(sys.modules, "layoutdsl.convert", None)
+    monkeypatch.setitem(sys.modules, "layoutdsl.checkpoints.convert", None)
     assert run("schema").status == 0
 
 

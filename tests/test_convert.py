@@ -24,7 +24,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from layoutdsl import LayoutError, Plan, compile_plan
-from layoutdsl.convert import convert, report, running
+from layoutdsl.checkpoints import report, run
+from layoutdsl.checkpoints.convert import convert
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 LAYER = "model.layers.{}"
@@ -587,15 +588,15 @@ def test_an_output_that_is_there_is_not_touched(tmp_path: Path) -> None:
 def test_a_failure_midway_leaves_nothing(
     fault: BaseException, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, count = running.Writer.write, [0]
+    write, count = run.Writer.write, [0]
 
-    def failing(self: running.Writer, name: str, tensor: torch.Tensor) -> None:
+    def failing(self: run.Writer, name: str, tensor: torch.Tensor) -> None:
         count[0] += 1
         if count[0] == at:
             raise fault
         write(self, name, tensor)
 
-    monkeypatch.setattr(running.Writer, "write", failing)
+    monkeypatch.setattr(run.Writer, "write", failing)
     expected = LayoutError if isinstance(fault, OSError) else type(fault)
     with pytest.raises(expected, match=r"no space left on device" if expected is LayoutError else None):
         convert(FIXTURES / "llama_w4a16_asym", tmp_path / "deep" / "er" / "out", tp=2)
@@ -605,15 +606,15 @@ def test_a_failure_midway_leaves_nothing(
 
 
 def test_a_check_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = running.Writer.write
+    write = run.Writer.write
 
-    def damaging(self: running.Writer, name: str, tensor: torch.Tensor) -> None:
+    def damaging(self: run.Writer, name: str, tensor: torch.Tensor) -> None:
         if name.endswith("o_proj.weight"):
             tensor = tensor.clone()
             tensor.view(-1)[77] ^= 1 << 13
         write(self, name, tensor)
 
-    monkeypatch.setattr(running.Writer, "write", damaging)
+    monkeypatch.setattr(run.Writer, "write", damaging)
     refused(
         FIXTURES / "llama_w4a16_asym", tmp_path, "check failed: `.*o_proj, rank 0, linear.weight_packed`", check=True
     )
@@ -629,15 +630,16 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
 STALLING = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with Ctrl-C ignored
-from layoutdsl.convert import convert, running
-write, count = running.Writer.write, []
+from layoutdsl.checkpoints import run
+from layoutdsl.checkpoints.convert import convert
+write, count = run.Writer.write, []
 def stalling(self, name, tensor):
     write(self, name, tensor)
     count.append(name)
     if len(count) == int(sys.argv[3]):
         print("there", flush=True)
         time.sleep(60)
-running.Writer.write = stalling
+run.Writer.write = stalling
 convert(sys.argv[1], sys.argv[2], tp=2)
 """
 

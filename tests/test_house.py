@@ -44,7 +44,8 @@ LAYERS = (
     "backends",
     "peer",
     "conform",
-    "convert",
+    "show",
+    "checkpoints",
     "cli",
     "__init__",  # the public API, of lazy attributes; no module of ours imports from it
 )
@@ -52,7 +53,7 @@ LAYERS = (
 AGAINST = {("plan", "prove"), ("plan", "compile"), ("plan", "explain"), ("plan", "backends")}
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors")
-HEAVY_IN = ("backends", "conform", "convert")  # the only layers that may import one of them, but for types
+HEAVY_IN = ("backends", "conform", "checkpoints")  # the only layers that may import one of them, but for types
 
 SPEC_KINDS = ("checkpoint", "kernel", "module")
 SPEC_LINES = 60

@@ -21,18 +21,16 @@ from typing import TYPE_CHECKING, Any
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
-    from layoutdsl.convert.report import Report
+    from layoutdsl.checkpoints.report import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `layoutdsl convert`."""
-    specs = "a folder of your own specs, searched before the shipped ones; may be repeated"
     parser.add_argument("src", metavar="SRC", help="folder with config.json and safetensors files")
     parser.add_argument("dst", metavar="DST", help="folder to write, with a folder rank-R in it for each rank")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="number of tensor-parallel ranks (default: 1)")
     parser.add_argument("--rank", type=int, metavar="R", help="write this rank alone")
     parser.add_argument("--to", metavar="KERNEL", help="kernel spec, by name or path (default: chosen by the codes)")
-    parser.add_argument("--specs", action="append", metavar="DIR", help=specs)
     parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
     parser.add_argument(
         "--check", action="store_true", help="read the output, convert it back, compare with the source"
@@ -48,7 +46,7 @@ def command(args: argparse.Namespace) -> int:
         tp=args.tp,
         rank=args.rank,
         to=args.to,
-        specs=tuple(args.specs or ()),
+        specs=args.specs,
         backend=args.backend,
         check=args.check,
         dry_run=args.dry_run,
@@ -77,9 +75,10 @@ def convert(
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
     left behind.
     """
-    from layoutdsl.convert import binding, checkpoint, names, quantization
-    from layoutdsl.convert.planning import Planner
-    from layoutdsl.convert.report import Report
+    from layoutdsl.checkpoints import binding, names, quantization
+    from layoutdsl.checkpoints.folder import read_folder
+    from layoutdsl.checkpoints.planning import Planner
+    from layoutdsl.checkpoints.report import Report
     from layoutdsl.library import load_spec
 
     start = time.perf_counter()
@@ -87,7 +86,7 @@ def convert(
     ranks = _ranks(tp, rank)
     if to is not None:
         load_spec(to, specs=folders, kind="kernel")
-    folder = checkpoint.read_folder(Path(src))
+    folder = read_folder(Path(src))
     declared = quantization.declared(folder.config, folders)
     architecture = _architecture(folder.config)
     work = binding.bound(folder, declared, names.for_architecture(architecture, folders), architecture, folders)
@@ -95,13 +94,13 @@ def convert(
     plans = tuple(planner.plans(job) for job in work.jobs)
     report = Report.of(str(src), str(dst), str(declared), work, planner, plans)
     if not dry_run:
-        from layoutdsl.convert import running, writing
+        from layoutdsl.checkpoints import run, writing
 
-        conversion = running.Conversion(folder, work, planner, plans, backend)
+        conversion = run.Conversion(folder, work, planner, plans, backend)
         with writing.published(Path(dst) if rank is None else Path(dst) / f"rank-{rank}") as place:
             homes = {r: place if rank is not None else place / f"rank-{r}" for r in ranks}
-            running.write(conversion, homes, report.row_of())
-            report.checked = running.check(conversion, homes) if check else None
+            run.write(conversion, homes, report.row_of())
+            report.checked = run.check(conversion, homes) if check else None
         report.written = True
     report.seconds = time.perf_counter() - start
     return report

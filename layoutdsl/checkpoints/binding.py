@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from layoutdsl.convert.checkpoint import Entry, Folder, refusal
-from layoutdsl.convert.names import Names, Unit, copied_of, numbers_of, units_of
-from layoutdsl.convert.quantization import Declared
+from layoutdsl.checkpoints.folder import Entry, Folder, refusal
+from layoutdsl.checkpoints.names import Names, Unit, copied_of, numbers_of, units_of
+from layoutdsl.checkpoints.quantization import Declared
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.library import load_spec
 from layoutdsl.model import Format, Module, Param, ParamValue

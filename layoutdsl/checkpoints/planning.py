@@ -8,7 +8,7 @@ from pathlib import Path
 
 from layoutdsl import library, recodes
 from layoutdsl.compile import compile_plan
-from layoutdsl.convert.binding import Job
+from layoutdsl.checkpoints.binding import Job
 from layoutdsl.errors import Diagnostic, LayoutError
 from layoutdsl.library import load_spec
 from layoutdsl.model import Checkpoint, Kernel, Module, ParamValue

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from layoutdsl.convert.binding import Job, Work
-from layoutdsl.convert.checkpoint import Entry, Folder, read_header, read_tensor
-from layoutdsl.convert.planning import Planner, within
-from layoutdsl.convert.report import Checked, Progress, Row
-from layoutdsl.convert.writing import Writer, sync
+from layoutdsl.checkpoints.binding import Job, Work
+from layoutdsl.checkpoints.folder import Entry, Folder, read_header, read_tensor
+from layoutdsl.checkpoints.planning import Planner, within
+from layoutdsl.checkpoints.report import Checked, Progress, Row
+from layoutdsl.checkpoints.writing import Writer, sync
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan
 

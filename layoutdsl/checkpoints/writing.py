@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layoutdsl.convert.checkpoint import DTYPES
+from layoutdsl.checkpoints.folder import DTYPES
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from layoutdsl.codes import DTYPE_BITS, code_named
-from layoutdsl.convert.binding import Work
-from layoutdsl.convert.names import Unit
-from layoutdsl.convert.planning import Planner
+from layoutdsl.checkpoints.binding import Work
+from layoutdsl.checkpoints.names import Unit
+from layoutdsl.checkpoints.planning import Planner
 from layoutdsl.layout import Run
 from layoutdsl.plan import Plan
 
