@@ -1,7 +1,8 @@
 """Which tensors of the checkpoint belong to which unit, and the parameters under which the format explains them.
 
-The templates are expanded once into a dictionary name -> place. What config.json leaves open (the dtype, whether there
-is a bias, a shape tensor) is what makes the format's tensors those of the files: same names, dtypes and shapes.
+What config.json leaves open (the dtype, whether there is a bias, a shape tensor) is what makes the format's tensors
+those of the files: same names, dtypes and shapes. Of alternatives (a dense layer or experts) the files say which is
+there; then all of it must be.
 """
 
 from __future__ import annotations
@@ -10,158 +11,95 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from layoutdsl.checkpoints.folder import Entry, Folder, refusal
-from layoutdsl.checkpoints.names import Names, Unit, copied_of, numbers_of, units_of
-from layoutdsl.checkpoints.quantization import Declared
-from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl import library
+from layoutdsl.checkpoints import presence
+from layoutdsl.checkpoints.folder import Entry, Folder
+from layoutdsl.checkpoints.names import EXPERT, WEIGHT, Names, Places, Sizes, Unit, own_params, placeholders
+from layoutdsl.checkpoints.presence import Found, Slot
+from layoutdsl.checkpoints.quantization import Declared, Group
+from layoutdsl.errors import LayoutError
 from layoutdsl.library import load_spec
-from layoutdsl.model import Format, Module, Param, ParamValue
+from layoutdsl.model import Checkpoint, Format, Module, Param, ParamValue
 from layoutdsl.plan import TensorInfo
 from layoutdsl.resolve import Matrix, Ranks, Side, bind, matrices, tensors
 
-PLAIN = {"weight": ("float16", "bfloat16", "float32"), "bias": ("float16", "bfloat16", "float32")}
-"""The tensors of a linear layer that is not quantized, and their dtypes."""
+PLAIN = "plain"
+"""The checkpoint spec of layers that are not quantized."""
 
-Found = dict[tuple[str, str], Entry]
-"""(part, tensor of the format) -> the checkpoint's tensor."""
+LINEAR = (WEIGHT, "bias")
+FLOATS = ("float16", "bfloat16", "float32")
+"""The tensors of a layer that is not quantized, and their dtypes."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One unit to convert: its tensors by the plan's names, the module's sizes, and all parameters of the source."""
+    """One unit to convert: its tensors by the plan's names, the module's sizes, and all parameters of the source.
+
+    inputs: plan name -> the one tensor, or one for each expert. group: the format. whole: axis -> how many neighbours
+    a rank keeps together.
+    """
 
     unit: Unit
-    inputs: dict[str, Entry]
+    group: Group
+    inputs: dict[str, tuple[Entry, ...]]
     sizes: dict[str, int | tuple[int, ...]]
     params: dict[str, ParamValue]
     whole: dict[str, int]
 
+    def apart(self, name: str) -> bool:
+        """Whether each expert has its own tensor under that plan name."""
+        return by_expert(self.unit, name.partition(".")[0])
+
     @property
-    def module(self) -> str:
-        return self.unit.names.module
+    def quantized(self) -> bool:
+        return self.group.spec.name != PLAIN
+
+    @property
+    def entries(self) -> Iterator[Entry]:
+        return itertools.chain.from_iterable(self.inputs.values())
 
     @property
     def size(self) -> int:
-        """Bytes to read."""
-        return sum(entry.size for entry in self.inputs.values())
+        """Bytes of its tensors."""
+        return sum(entry.size for entry in self.entries)
 
 
 @dataclass(frozen=True)
 class Work:
-    """All that is to be done with a checkpoint: units to convert, tensors that every rank gets whole, and of those the
-    ones that belong to linear layers left unquantized."""
+    """All that is to be done with a checkpoint: units to convert, and tensors that every rank gets whole."""
 
     jobs: tuple[Job, ...]
     copies: tuple[Entry, ...]
-    unquantized: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(one.size for one in (*self.jobs, *self.copies))
 
 
 def bound(folder: Folder, declared: Declared, names: Names, architecture: str, specs: tuple[str, ...] = ()) -> Work:
     """Every tensor's place. LayoutError for tensors without one, missing ones, and ones that differ from the format."""
-    numbers = numbers_of(names, folder.config)
+    numbers = Sizes(names, folder.config)
     for key, count in names.count.items():
-        if numbers[count] > len(folder.entries):
+        if key != EXPERT and numbers[count] > len(folder.entries):
             raise LayoutError(
                 f"config.json counts {numbers[count]} of `{key}`, the files hold {len(folder.entries)} tensors in all",
                 code="LP215",
                 name="bad-config",
             )
-    units = list(units_of(names, numbers))
-    shapes = {unit.key: _Shape.of(unit, numbers, specs) for unit in units}
-    places = _dictionary(units, shapes, declared.spec)
-    copied = copied_of(names, numbers, folder.config, architecture)
-    owned: dict[int, Found] = {}
-    copies: list[Entry] = []
-    strangers: list[tuple[str, str | None]] = []
-    for name, entry in folder.entries.items():
-        if name in places:
-            at, part, tensor = places[name]
-            owned.setdefault(at, {})[part, tensor] = entry
-        elif name in copied:
-            copies.append(entry)
-        else:
-            help = did_you_mean(name, places) or did_you_mean(name, copied) if len(strangers) < 8 else None
-            strangers.append((f"tensor `{name}` of `{entry.file.name}` is none that names `{names.names}` know", help))
-    if strangers:
-        raise refusal("LP216", "unmatched-tensor", strangers)
-    missing = [
-        (f"tensor `{name}` is in no file of `{folder.path}`", None)
-        for name, need in copied.items()
-        if need == "needed" and name not in folder.entries
-    ]
-    if missing:
-        raise refusal("LP217", "missing-tensor", missing)
-    binder = _Binder(declared, shapes)
-    jobs: list[Job] = []
-    unquantized: list[str] = []
-    for at, unit in enumerate(units):
-        found = owned.get(at, {})
-        if binder.is_quantized(unit, found):
-            jobs.append(binder.job(unit, found))
-            continue
-        unquantized += [unit.layer(part) for part in shapes[unit.key].parts]
-        copies += found.values()
-    if not jobs:
-        raise LayoutError(
-            f"no layer of `{folder.path}` is quantized",
-            code="LP211",
-            name="unknown-format",
-            help="there is nothing to convert",
-        )
-    return Work(tuple(jobs), tuple(copies), tuple(unquantized))
+    formats = [group.spec for group in declared.groups] + [_plain(specs).spec]
+    known = list(dict.fromkeys(name for spec in formats for name in _tensor_names(spec)))
+    places = Places(names, known, numbers, architecture, specs)
+    present = presence.present(folder, places, names, numbers, architecture)
+    binder = _Binder(declared, _plain(specs), numbers, specs)
+    return Work(tuple(binder.job(unit, found) for unit, found in present.units), present.copies)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What all units of one key share: the module's one matrix, whole, and its sizes."""
-
-    matrix: Matrix
-    sizes: dict[str, int | tuple[int, ...]]
-    whole: dict[str, int]
-
-    @staticmethod
-    def of(unit: Unit, numbers: Mapping[str, int], specs: tuple[str, ...]) -> _Shape:
-        module = load_spec(unit.names.module, specs=specs, kind="module")
-        assert isinstance(module, Module)
-        own = {name: value for name, value in unit.names.params.items() if name in module.params}
-        sizes = unit.sizes(numbers)
-        found = matrices(module, bind(module, own), sizes, Ranks())
-        if len(found) != 1:
-            raise LayoutError(
-                f"module `{module.name}` has {len(found)} matrices, names with one each are served",
-                code="LP214",
-                name="unknown-architecture",
-            )
-        return _Shape(found[0], sizes, unit.whole(numbers))
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return self.matrix.parts or ("",)
-
-    def place(self, plan_name: str) -> tuple[str, str]:
-        """(part, tensor) of a plan's name, as `linear.q.weight_scale`."""
-        rest = plan_name.removeprefix(self.matrix.name + ".")
-        part, dot, tensor = rest.partition(".")
-        return (part, tensor) if dot and part in self.matrix.parts else ("", rest)
-
-
-def _dictionary(units: Sequence[Unit], shapes: Mapping[str, _Shape], spec: Format) -> dict[str, tuple[int, str, str]]:
-    """Name in the checkpoint -> (unit, part, tensor)."""
-    known = dict.fromkeys([*_tensor_names(spec), *PLAIN])
-    places: dict[str, tuple[int, str, str]] = {}
-    for at, unit in enumerate(units):
-        for part in shapes[unit.key].parts:
-            for tensor in known:
-                name = unit.source(part, tensor)
-                if name in places:
-                    raise LayoutError(
-                        f"two units take the tensor `{name}`: `{units[places[name][0]].name}` and `{unit.name}`",
-                        code="LP214",
-                        name="unknown-architecture",
-                        help="correct the names' templates",
-                    )
-                places[name] = at, part, tensor
-    return places
+def _plain(specs: tuple[str, ...]) -> Group:
+    path = next(path for path in library.files(specs) if path.stem == PLAIN)
+    spec = library.read_spec(path)
+    assert isinstance(spec, Checkpoint)
+    return Group("", spec, path, {}, ())
 
 
 def _tensor_names(spec: Format) -> Iterator[str]:
@@ -171,77 +109,120 @@ def _tensor_names(spec: Format) -> Iterator[str]:
         yield from (str(fields.name) for fields in (tensor, *tensor.cases) if fields.name is not None)
 
 
-class _Binder:
-    """Finds each unit's parameters; units that look alike are asked once."""
+# --- their formats ----------------------------------------------------------------------------------------------------
 
-    def __init__(self, declared: Declared, shapes: Mapping[str, _Shape]):
-        self.declared, self.shapes = declared, shapes
+
+@dataclass(frozen=True)
+class _Shape:
+    """What all units of one key share: the module's matrices, whole, and its sizes."""
+
+    matrices: tuple[Matrix, ...]
+    sizes: dict[str, int | tuple[int, ...]]
+    whole: dict[str, int]
+
+    @staticmethod
+    def of(unit: Unit, numbers: Mapping[str, int], specs: tuple[str, ...]) -> _Shape:
+        module = load_spec(unit.names.module, specs=specs, kind="module")
+        assert isinstance(module, Module)
+        sizes = unit.sizes(numbers)
+        found = matrices(module, bind(module, own_params(unit.names, module)), sizes, Ranks())
+        return _Shape(found, sizes, unit.whole(numbers))
+
+    def slot(self, plan_name: str) -> Slot:
+        """(matrix, part, tensor) of a plan's name, as `w13.gate.weight_scale`."""
+        name, _, rest = plan_name.partition(".")
+        matrix = next(matrix for matrix in self.matrices if matrix.name == name)
+        part, dot, tensor = rest.partition(".")
+        return (name, part, tensor) if dot and part in matrix.parts else (name, "", rest)
+
+
+class _Binder:
+    """Finds each unit's format and parameters; units that look alike are asked once."""
+
+    def __init__(self, declared: Declared, plain: Group, numbers: Sizes, specs: tuple[str, ...]):
+        self.declared, self.plain, self.numbers, self.specs = declared, plain, numbers, specs
+        self.shapes: dict[str, _Shape] = {}
         self.known: dict[tuple, dict[str, ParamValue]] = {}
 
-    def is_quantized(self, unit: Unit, found: Found) -> bool:
-        """Whether a unit is stored in the format, which must be what config.json declares."""
-        parts = self.shapes[unit.key].parts
-        plain = {
-            part: self._is_plain({tensor: entry for (p, tensor), entry in found.items() if p == part}) for part in parts
-        }
-        for part in parts:
-            layer = unit.layer(part)
-            if plain[part] and self.declared.covers(layer):
+    def job(self, unit: Unit, found: Found) -> Job:
+        if unit.key not in self.shapes:
+            self.shapes[unit.key] = _Shape.of(unit, self.numbers, self.specs)
+        shape = self.shapes[unit.key]
+        group = self._group(unit, found, shape)
+        look = unit.key, group.name, group.spec.name, _look(found)
+        if look not in self.known:
+            self.known[look] = self._params(unit, group, found, shape)
+        params = self.known[look]
+        inputs: dict[str, tuple[Entry, ...]] = {}
+        for info in self._expected(group, shape, params):
+            entries = found[shape.slot(info.name)]
+            inputs[info.name] = tuple(entries[expert] for expert in sorted(entries))
+        return Job(unit, group, inputs, shape.sizes, params, shape.whole)
+
+    def _group(self, unit: Unit, found: Found, shape: _Shape) -> Group:
+        """The unit's format, which must be what config.json declares for each of its layers."""
+        kinds: dict[str, Group | None] = {}
+        for matrix, part, expert in self._layers(unit, shape):
+            own = {
+                tensor: entries[expert]
+                for (m, p, tensor), entries in found.items()
+                if (m, p) == (matrix, part) and expert in entries
+            }
+            layer = unit.layer(matrix, part, expert)
+            declared = self.declared.of(layer)
+            if not own:
+                spec = (declared or self.plain).spec
+                codes = next(key for key, tensor in spec.tensors.items() if tensor.role == "codes")
+                raise self._missing(unit, (matrix, part, codes), expert, declared or self.plain)
+            kinds[layer] = None if _is_plain(own) else declared
+            if _is_plain(own) and declared is not None and _must_be_quantized(unit, matrix):
                 raise LayoutError(
-                    f"config.json declares `{layer}` quantized, the files hold `{unit.source(part, 'weight')}` as "
-                    f"{found[part, 'weight']}",
+                    f"config.json declares `{layer}` quantized, the files hold {_entry(own[WEIGHT])}",
                     code="LP218",
                     name="config-differs",
                     help="list it under quantization_config's `ignore` if it was meant to stay as it is",
                 )
-            if not plain[part] and not self.declared.covers(layer):
-                if not any(p == part for p, _ in found):
-                    raise self._missing(unit, part, "weight")
+            if not _is_plain(own) and declared is None:
                 raise LayoutError(
                     f"config.json leaves `{layer}` unquantized, the files hold "
-                    f"{', '.join(f'`{entry.name}`' for (p, _), entry in found.items() if p == part)}",
+                    f"{', '.join(f'`{entry.name}`' for entry in own.values())}",
                     code="LP218",
                     name="config-differs",
                     help="correct the lists in quantization_config",
                 )
-        if len(set(plain.values())) > 1:
-            one, other = (next(part for part in parts if plain[part] is value) for value in (True, False))
-            raise LayoutError(
-                f"`{unit.layer(other)}` is quantized and `{unit.layer(one)}` is not, but both make up `{unit.name}`",
-                code="LP218",
-                name="config-differs",
-                help="quantize all parts of a fused layer, or none",
-            )
-        return not plain[parts[0]]
+        one = next(iter(kinds))
+        for other, kind in kinds.items():
+            if _form(kind) != _form(kinds[one]):
+                raise LayoutError(
+                    f"`{one}` is {kinds[one] or 'not quantized'}, `{other}` is {kind or 'not quantized'}, "
+                    f"but both make up `{unit.name}`",
+                    code="LP218",
+                    name="config-differs",
+                    help="quantize all parts of a fused layer alike, or none",
+                )
+        return kinds[one] or self.plain
 
-    def _is_plain(self, own: Mapping[str, Entry]) -> bool:
-        return "weight" in own and all(
-            tensor in PLAIN and entry.dtype in PLAIN[tensor] for tensor, entry in own.items()
-        )
+    def _layers(self, unit: Unit, shape: _Shape) -> Iterator[tuple[str, str, int]]:
+        """(matrix, part, expert) of every layer of the checkpoint that makes up the unit."""
+        for matrix in shape.matrices:
+            parts = (matrix.parts or ("",)) if by_part(unit, matrix.name) else ("",)
+            experts = matrix.experts[0] if by_expert(unit, matrix.name) and matrix.experts else 1
+            yield from ((matrix.name, part, expert) for part in parts for expert in range(experts))
 
-    def _missing(self, unit: Unit, part: str, tensor: str, expected: str = "") -> LayoutError:
+    def _missing(self, unit: Unit, slot: Slot, expert: int, group: Group, expected: str = "") -> LayoutError:
         return LayoutError(
-            f"tensor `{unit.source(part, tensor)}` is in no file{expected}",
+            f"tensor `{unit.source(*slot, expert)}` is in no file{expected}",
             code="LP217",
             name="missing-tensor",
-            help=f"`{unit.name}` is made from it, as {self.declared} has it",
+            help=f"`{unit.name}` is made from it, as {group} has it",
         )
 
-    def job(self, unit: Unit, found: Found) -> Job:
-        shape = self.shapes[unit.key]
-        look = (unit.key, tuple(sorted((place, entry.dtype, entry.shape) for place, entry in found.items())))
-        if look not in self.known:
-            self.known[look] = self._params(unit, found)
-        params = self.known[look]
-        inputs = {info.name: found[shape.place(info.name)] for info in self._expected(shape, params)}
-        return Job(unit, inputs, shape.sizes, params, shape.whole)
-
-    def _params(self, unit: Unit, found: Found) -> dict[str, ParamValue]:
+    def _params(self, unit: Unit, group: Group, found: Found, shape: _Shape) -> dict[str, ParamValue]:
         """The first parameters under which the format's tensors are those found; else what differs least."""
         best: list[LayoutError] = []
-        for params in self._candidates(unit):
+        for params in self._candidates(unit, group):
             try:
-                wrong = list(self._differences(unit, found, params))
+                wrong = list(self._differences(unit, group, found, shape, params))
             except LayoutError as error:  # parameters that the format cannot have together
                 best = best or [error]
                 continue
@@ -251,19 +232,20 @@ class _Binder:
                 best = wrong
         raise LayoutError.of([diagnostic for error in best[:8] for diagnostic in error.diagnostics])
 
-    def _candidates(self, unit: Unit) -> Iterator[dict[str, ParamValue]]:
+    def _candidates(self, unit: Unit, group: Group) -> Iterator[dict[str, ParamValue]]:
         """All values of the parameters that neither config.json nor the names state; defaults first."""
-        spec = self.declared.spec
+        spec = group.spec
         own = {
             name.removeprefix("source."): value
             for name, value in unit.names.params.items()
             if name.startswith("source.")
         }
-        fixed = bind(spec, {**self.declared.stated, **own})
+        own = {name: value for name, value in own.items() if name == "parts" or name in spec.params}
+        fixed = bind(spec, {**group.stated, **own})
         loose = {
             name: param
             for name, param in spec.params.items()
-            if param.config is None and name not in own and param.type in ("bool", "values")
+            if name not in group.stated and name not in own and param.type in ("bool", "values")
         }
         choices = [
             sorted(_values(param), key=lambda value, name=name: value != fixed[name]) for name, param in loose.items()
@@ -271,34 +253,76 @@ class _Binder:
         for values in itertools.product(*choices):
             yield {**fixed, **dict(zip(loose, values, strict=True))}
 
-    def _expected(self, shape: _Shape, params: Mapping[str, ParamValue]):
-        side = Side(self.declared.spec, dict(params), "whole")
-        return [TensorInfo.of(tensor, 0) for tensor in tensors(side, shape.matrix)]
+    def _expected(self, group: Group, shape: _Shape, params: Mapping[str, ParamValue]) -> Iterator[TensorInfo]:
+        side = Side(group.spec, dict(params), "whole")
+        for matrix in shape.matrices:
+            experts = matrix.experts[0] if matrix.experts else 0
+            yield from (TensorInfo.of(tensor, experts) for tensor in tensors(side, matrix))
 
-    def _differences(self, unit: Unit, found: Found, params: Mapping[str, ParamValue]) -> Iterator[LayoutError]:
-        shape = self.shapes[unit.key]
-        wanted = {shape.place(info.name): info for info in self._expected(shape, params)}
-        for (part, tensor), info in wanted.items():
-            dtypes, sizes = " or ".join(info.dtypes), list(info.full_shape)
-            stated = f"config.json declares {self.declared} and sizes {_shown(shape.sizes)}"
-            if (part, tensor) not in found:
-                yield self._missing(unit, part, tensor, f"; expected {dtypes} {sizes}")
+    def _differences(
+        self, unit: Unit, group: Group, found: Found, shape: _Shape, params: Mapping[str, ParamValue]
+    ) -> Iterator[LayoutError]:
+        wanted = {shape.slot(info.name): info for info in self._expected(group, shape, params)}
+        stated = f"config.json declares {group} and sizes {_shown(shape.sizes)}"
+        for slot, info in wanted.items():
+            apart = by_expert(unit, slot[0])
+            sizes = list(info.shape if apart else info.full_shape)
+            expected = f"{' or '.join(info.dtypes)} {sizes}"
+            if slot not in found:
+                yield self._missing(unit, slot, 0, group, f"; expected {expected}")
                 continue
-            entry = found[part, tensor]
-            if entry.dtype not in info.dtypes or _squeezed(entry.shape) != _squeezed(sizes):
+            for expert in range(info.experts if apart else 1):
+                entry = found[slot].get(expert)
+                if entry is None:
+                    yield self._missing(unit, slot, expert, group, f"; expected {expected}")
+                    break
+                if entry.dtype not in info.dtypes or _squeezed(entry.shape) != _squeezed(sizes):
+                    yield LayoutError(
+                        f"tensor {_entry(entry)}, expected {expected}",
+                        code="LP219",
+                        name="tensor-differs",
+                        help=f"{stated}; the file or config.json is wrong",
+                    )
+                    break
+        for slot, entries in found.items():
+            if slot not in wanted:
+                entry = next(iter(entries.values()))
                 yield LayoutError(
-                    f"tensor `{entry.name}` of `{entry.file.name}` is {entry}, expected {dtypes} {sizes}",
-                    code="LP219",
-                    name="tensor-differs",
-                    help=f"{stated}; the file or config.json is wrong",
-                )
-        for place, entry in found.items():
-            if place not in wanted:
-                yield LayoutError(
-                    f"tensor `{entry.name}` of `{entry.file.name}` has no place in {self.declared}",
+                    f"tensor `{entry.name}` of `{entry.file.name}` has no place in {group}",
                     code="LP216",
                     name="unmatched-tensor",
                 )
+
+
+def by_expert(unit: Unit, matrix: str) -> bool:
+    """Whether each expert has tensors of its own in the checkpoint."""
+    return EXPERT in placeholders(unit.names.template(matrix))
+
+
+def by_part(unit: Unit, matrix: str) -> bool:
+    """Whether each fused part has tensors of its own in the checkpoint."""
+    return "part" in placeholders(unit.names.template(matrix))
+
+
+def _is_plain(own: Mapping[str, Entry]) -> bool:
+    return WEIGHT in own and all(tensor in LINEAR and entry.dtype in FLOATS for tensor, entry in own.items())
+
+
+def _must_be_quantized(unit: Unit, matrix: str) -> bool:
+    """Where config.json says so; what has no name of its own for `weight` is no layer that a quantizer knows."""
+    return unit.names.quantized == "declared" and "tensor" in placeholders(unit.names.template(matrix))
+
+
+def _form(group: Group | None) -> object:
+    return group and (group.spec.name, group.stated)
+
+
+def _look(found: Found) -> tuple:
+    """Equal for units whose tensors have equal dtypes and shapes."""
+    return tuple(
+        sorted((slot, len(entries), frozenset((entry.dtype, entry.shape) for entry in entries.values()))
+               for slot, entries in found.items())
+    )  # fmt: skip
 
 
 def _values(param: Param) -> tuple[ParamValue, ...]:
@@ -307,6 +331,10 @@ def _values(param: Param) -> tuple[ParamValue, ...]:
 
 def _squeezed(shape: Sequence[int]) -> list[int]:
     return [extent for extent in shape if extent != 1]
+
+
+def _entry(entry: Entry) -> str:
+    return f"`{entry.name}` of `{entry.file.name}` as {entry}"
 
 
 def _shown(sizes: Mapping[str, int | tuple[int, ...]]) -> str:

@@ -1,4 +1,4 @@
-"""A quantized Hugging Face checkpoint in, one folder of kernel tensors per tensor-parallel rank out.
+"""A quantized Hugging Face checkpoint in, one folder of kernel tensors per rank out.
 
     report = convert("model", "model-tp2", tp=2)         # layoutdsl convert model model-tp2 --tp 2
     print(report)
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from layoutdsl.errors import LayoutError
 
@@ -29,12 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="folder with config.json and safetensors files")
     parser.add_argument("dst", metavar="DST", help="folder to write, with a folder rank-R in it for each rank")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="number of tensor-parallel ranks (default: 1)")
-    parser.add_argument("--rank", type=int, metavar="R", help="write this rank alone")
-    parser.add_argument("--to", metavar="KERNEL", help="kernel spec, by name or path (default: chosen by the codes)")
-    parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
+    parser.add_argument("--ep", type=int, default=1, metavar="N", help="number of expert-parallel ranks (default: 1)")
+    parser.add_argument("--rank", type=int, metavar="R", help="write this rank alone, of tp times ep")
     parser.add_argument(
-        "--check", action="store_true", help="read the output, convert it back, compare with the source"
+        "--to",
+        action="append",
+        metavar="KERNEL",
+        help="kernel spec, by name or path; of several the first that takes a layer's codes (default: of the shipped)",
     )
+    parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
+    parser.add_argument("--verify", action="store_true", help="verify the output before it gets its name")
     parser.add_argument("--dry-run", action="store_true", help="check and plan everything, write nothing")
 
 
@@ -44,11 +48,12 @@ def command(args: argparse.Namespace) -> int:
         args.src,
         args.dst,
         tp=args.tp,
+        ep=args.ep,
         rank=args.rank,
-        to=args.to,
+        to=args.to or (),
         specs=args.specs,
         backend=args.backend,
-        check=args.check,
+        verify=args.verify,
         dry_run=args.dry_run,
     )
     print(report)
@@ -59,71 +64,54 @@ def convert(
     src: str | Path,
     dst: str | Path,
     *,
-    tp: int,
+    tp: int = 1,
+    ep: int = 1,
     rank: int | None = None,
-    to: str | None = None,
+    to: str | Sequence[str] = (),
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
-    check: bool = False,
+    verify: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Convert the checkpoint `src` for `tp` ranks, or for one of them, into `dst`.
+    """Convert the checkpoint `src` for `tp` times `ep` ranks, or for one of them, into `dst`.
 
-    to: a kernel spec; without it the first shipped one that takes the codes. specs: folders of the user's own specs
-    and names. check: read the output and compare the way back with the source. dry_run: write nothing.
+    to: kernel specs; for each layer the first that takes its codes, of the shipped ones without. specs: folders of the
+    user's own specs and names. verify: hold every value of the output against the source before it gets its name.
+    dry_run: write nothing.
 
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
     left behind.
     """
-    from layoutdsl.checkpoints import binding, names, quantization
-    from layoutdsl.checkpoints.folder import read_folder
-    from layoutdsl.checkpoints.planning import Planner
+    from layoutdsl.checkpoints.opening import opened
+    from layoutdsl.checkpoints.planning import Planner, every_rank, number_of, one_rank
     from layoutdsl.checkpoints.report import Report
     from layoutdsl.library import load_spec
 
     start = time.perf_counter()
-    folders = tuple(map(str, specs))
-    ranks = _ranks(tp, rank)
-    if to is not None:
-        load_spec(to, specs=folders, kind="kernel")
-    folder = read_folder(Path(src))
-    declared = quantization.declared(folder.config, folders)
-    architecture = _architecture(folder.config)
-    work = binding.bound(folder, declared, names.for_architecture(architecture, folders), architecture, folders)
-    planner = Planner(declared.spec, declared.path, tp, ranks, to, folders)
-    plans = tuple(planner.plans(job) for job in work.jobs)
-    report = Report.of(str(src), str(dst), str(declared), work, planner, plans)
-    if not dry_run:
-        from layoutdsl.checkpoints import run, writing
+    folders, kernels = tuple(map(str, specs)), (to,) if isinstance(to, str) else tuple(to)
+    ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
+    for kernel in kernels:
+        load_spec(kernel, specs=folders, kind="kernel")
+    source = opened(src, folders)
+    if not any(job.quantized for job in source.work.jobs):
+        raise LayoutError(
+            f"no layer of `{src}` is quantized",
+            code="LP211",
+            name="unknown-format",
+            help="there is nothing to convert",
+        )
+    planner = Planner(ranks, kernels, folders)
+    plans = tuple(planner.plans(job) for job in source.work.jobs)
+    from layoutdsl.checkpoints import run
 
-        conversion = run.Conversion(folder, work, planner, plans, backend)
+    conversion = run.Conversion(source.folder, source.work, planner, plans, backend)
+    report = Report.of(str(src), str(dst), str(source), source.work, planner, plans, conversion.peak)
+    if not dry_run:
+        from layoutdsl.checkpoints import writing
+
         with writing.published(Path(dst) if rank is None else Path(dst) / f"rank-{rank}") as place:
-            homes = {r: place if rank is not None else place / f"rank-{r}" for r in ranks}
-            run.write(conversion, homes, report.row_of())
-            report.checked = run.check(conversion, homes) if check else None
+            homes = {r: place if rank is not None else place / f"rank-{number_of(r)}" for r in ranks}
+            run.write(conversion, homes)
         report.written = True
     report.seconds = time.perf_counter() - start
     return report
-
-
-def _ranks(tp: int, rank: int | None) -> tuple[int, ...]:
-    if tp < 1 or (rank is not None and not 0 <= rank < tp):
-        raise LayoutError(
-            f"rank {rank or 0} of {tp} tp ranks does not exist",
-            code="LP110",
-            name="ranks",
-            help=f"ranks count from 0 to {max(tp, 1) - 1}",
-        )
-    return tuple(range(tp)) if rank is None else (rank,)
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    stated = config.get("architectures")
-    if not isinstance(stated, list) or len(stated) != 1 or not isinstance(stated[0], str):
-        raise LayoutError(
-            "config.json states no single architecture",
-            code="LP215",
-            name="bad-config",
-            help='it needs an entry such as "architectures": ["LlamaForCausalLM"]',
-        )
-    return stated[0]

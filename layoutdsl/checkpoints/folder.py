@@ -46,6 +46,9 @@ MAX_JSON = 100_000_000
 """Longest JSON that is read, a header's included (the limit of the safetensors library)."""
 
 INDEX = "model.safetensors.index.json"
+QUANTIZATION = "hf_quant_config.json"
+"""Where ModelOpt says how it quantized, unless config.json does."""
+
 AGAIN = "download the file again"
 
 
@@ -87,7 +90,18 @@ def read_folder(path: Path) -> Folder:
             help="give the folder that holds config.json and the safetensors files",
         )
     config = read_json(path / "config.json", "a checkpoint's folder has one beside its safetensors files")
-    return Folder(path, config, _indexed(path) if (path / INDEX).exists() else _alone(path))
+    return Folder(path, _whole(path, config), _indexed(path) if (path / INDEX).exists() else _alone(path))
+
+
+def _whole(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """config.json, with the quantization that a file of its own states."""
+    beside = path / QUANTIZATION
+    if config.get("quantization_config") is not None or not beside.is_file():
+        return config
+    stated = read_json(beside).get("quantization")
+    if not isinstance(stated, dict):
+        _fail("LP210", "bad-checkpoint", f"`{beside}` has no mapping `quantization`", AGAIN)
+    return {**config, "quantization_config": {"quant_method": "modelopt", **stated}}
 
 
 def _alone(path: Path) -> dict[str, Entry]:

@@ -1,19 +1,21 @@
-"""Name templates: which tensors of a model family make up one matrix, as data (specs/names/*.yaml).
+"""Name templates: which tensors of a model family make up one unit, as data (specs/names/*.yaml).
 
     names = for_architecture("LlamaForCausalLM")
-    numbers = numbers_of(names, config)                  # {"hidden": 4096, "layers": 32, ...}
-    units = list(units_of(names, numbers))               # q, k, v of layer 0; o of layer 0; ...
-    units[0].source("q", "weight_packed")                # "model.layers.0.self_attn.q_proj.weight_packed"
+    places = Places(names, ("qweight", "scales"))
+    places.find("model.layers.3.self_attn.q_proj.qweight")
+        # Place("qkv", "linear", "q", "qweight"), {"layer": 3}
 
-A file's head comment in specs/names/llama.yaml explains its keys.
+A file's head comment in specs/names/llama.yaml explains its keys. Templates are compiled once, with the numbers of
+layers and experts left open: finding a tensor is one look into a dictionary, however many there are.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,36 +23,52 @@ from pydantic import BeforeValidator, Field
 
 from layoutdsl import library, source
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
-from layoutdsl.grammar import Expr, GrammarError, Template, parse_template
-from layoutdsl.model import Base, Name, Number, ParamValue
+from layoutdsl.grammar import Expr, GrammarError, Template, parse_names, parse_template
+from layoutdsl.library import load_spec
+from layoutdsl.model import Base, Module, Name, Number, ParamValue
+from layoutdsl.resolve import bind
 from layoutdsl.source import Tree
 
 Numbers = Annotated[tuple[Number, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
 
 
-class UnitNames(Base):
-    """What is converted as one: a module with the names of its tensors."""
-
-    module: str
-    params: dict[str, ParamValue] = Field({})
-    sizes: dict[str, Numbers] = Field(min_length=1, description="extent of each axis; a list where parts differ")
-    whole: dict[str, Number] = Field({}, description="axis -> how many neighbours a rank keeps together")
-    source: Name
-    output: Name
-
-
 class There(Base):
-    """When a tensor that is copied must be in the checkpoint: always, unless one of these says otherwise."""
+    """When a unit or a copied tensor must be in the checkpoint: always, unless one of these says otherwise."""
 
     maybe: bool = False
     in_: tuple[str, ...] = Field((), alias="in", description="in these architectures always, in others never")
     unless: str | None = Field(None, description="a key of config.json that makes it optional")
+    with_: tuple[str, ...] = Field((), alias="with", description="wherever one of these units is, and nowhere else")
+    choice: str | None = Field(None, description="of all units with this word exactly one is there")
 
 
 _WORDS = {"always": {}, "maybe": {"maybe": True}}
 Presence = Annotated[
     There, BeforeValidator(lambda value: _WORDS.get(value, value) if isinstance(value, str) else value)
 ]
+
+
+class UnitNames(Base):
+    """What is converted as one: a module with the names of its tensors."""
+
+    module: str
+    there: Presence = There()
+    quantized: Literal["declared", "maybe"] = Field(
+        "declared", description="maybe: it may be left as it was though config.json does not say so"
+    )
+    params: dict[str, ParamValue] = Field({})
+    sizes: dict[str, Numbers] = Field(min_length=1, description="extent of each axis; a list where parts differ")
+    whole: dict[str, Number] = Field({}, description="axis -> how many neighbours a rank keeps together")
+    parts: dict[str, str] = Field({}, description="part -> what {part} stands for in the source's names")
+    source: Name | dict[str, Name]
+    output: Name
+
+    def template(self, matrix: str) -> Template:
+        return self.source[matrix] if isinstance(self.source, dict) else self.source
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        return tuple(self.source.values()) if isinstance(self.source, dict) else (self.source,)
 
 
 class Names(Base):
@@ -63,6 +81,13 @@ class Names(Base):
     count: dict[str, str] = Field({}, description="placeholder -> the number of `config` that counts it")
     units: dict[str, UnitNames] = Field(min_length=1)
     copied: dict[str, Presence] = Field({})
+
+
+EXPERT = "expert"
+"""The placeholder that counts experts where each has tensors of its own; all others count units."""
+
+WEIGHT = "weight"
+"""The tensor that a source without {tensor} names."""
 
 
 def for_architecture(architecture: str, specs: tuple[str, ...] = ()) -> Names:
@@ -107,24 +132,37 @@ def _findings(names: Names, tree: Tree) -> Iterator[Diagnostic]:
             yield from _names_in(tree, size, names.config, (*place, "whole", axis))
             if axis not in unit.sizes:
                 yield _unknown(tree, axis, unit.sizes, (*place, "whole", axis), None)
-        yield from _names_in(tree, unit.source, (*names.count, "part", "tensor"), (*place, "source"))
-        yield from _names_in(tree, unit.output, (*names.count, "tensor"), (*place, "output"))
-        for field in ("source", "output"):
-            if "tensor" not in {name for name, _, _ in getattr(unit, field).names()}:
-                yield tree.diagnostic(
-                    "LD104",
-                    "unknown-name",
-                    "the name lacks `{tensor}`",
-                    (*place, field),
-                    help="{tensor} stands for the format's own tensor names",
-                )
-    for text in names.copied:
+        yield from _templates(names, unit, tree, place)
+        yield from _presence(names, unit.there, tree, (*place, "there"))
+    for text, there in names.copied.items():
+        yield from _presence(names, there, tree, ("copied", text))
         try:
-            for name, _, _ in parse_template(text).names():
-                if name not in names.count:
-                    yield _unknown(tree, name, names.count, ("copied", text), None)
+            yield from _names_in(tree, parse_template(text), names.count, ("copied", text))
         except GrammarError as error:
             yield tree.diagnostic("LD024", "grammar", error.message, ("copied", text), key=True, help=error.help)
+
+
+def _templates(names: Names, unit: UnitNames, tree: Tree, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
+    sources = unit.source if isinstance(unit.source, dict) else {"": unit.source}
+    for matrix, template in sources.items():
+        inside = (*place, "source", matrix) if matrix else (*place, "source")
+        yield from _names_in(tree, template, (*names.count, "part", "tensor"), inside)
+    yield from _names_in(tree, unit.output, (*names.count, "matrix", "tensor"), (*place, "output"))
+    wanted = {"tensor", *(("matrix",) if len(sources) > 1 else ())} - placeholders(unit.output)
+    if wanted:
+        yield tree.diagnostic(
+            "LD104",
+            "unknown-name",
+            f"the name lacks `{{{min(wanted)}}}`",
+            (*place, "output"),
+            help="{tensor} stands for the kernel's own tensor names, {matrix} for the module's matrices",
+        )
+
+
+def _presence(names: Names, there: There, tree: Tree, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
+    for unit in there.with_:
+        if unit not in names.units:
+            yield _unknown(tree, unit, names.units, place, None)
 
 
 def _names_in(tree: Tree, expr: Expr | Template, known: Any, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
@@ -147,26 +185,42 @@ def _unknown(tree: Tree, name: str, known: Any, place: tuple[Any, ...], within: 
 # --- with the numbers of one model ------------------------------------------------------------------------------------
 
 
-def numbers_of(names: Names, config: Mapping[str, Any]) -> dict[str, int]:
-    """The numbers that the templates need, from config.json."""
-    stated = {key: value for key, value in config.items() if isinstance(value, int) and not isinstance(value, bool)}
-    found: dict[str, int] = {}
-    for name, ways in names.config.items():
-        way = next((way for way in ways if all(key in stated for key, _, _ in way.names())), None)
+class Sizes(Mapping[str, int]):
+    """The numbers that the templates need, from config.json; each is worked out when a unit asks for it."""
+
+    def __init__(self, names: Names, config: Mapping[str, Any]):
+        self.names = names
+        self.stated = {k: v for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)}
+        self.known: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self.known:
+            self.known[name] = self._found(name)
+        return self.known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names.config)
+
+    def __len__(self) -> int:
+        return len(self.names.config)
+
+    def _found(self, name: str) -> int:
+        ways = self.names.config[name]
+        way = next((way for way in ways if all(key in self.stated for key, _, _ in way.names())), None)
         if way is None:
             needed = " or ".join(" and ".join(f"`{key}`" for key, _, _ in way.names()) for way in ways)
             raise LayoutError(
                 f"config.json lacks {needed} (a whole number)",
                 code="LP215",
                 name="bad-config",
-                help=f"names `{names.names}` need it for the sizes of the layers",
+                help=f"names `{self.names.names}` need it for the sizes of the layers",
             )
-        found[name] = _evaluated(way, stated)
-        if found[name] < 1:
+        found = _evaluated(way, self.stated)
+        if found < 1:
             raise LayoutError(
-                f"config.json makes `{name}` {found[name]}, at least 1 is needed", code="LP215", name="bad-config"
+                f"config.json makes `{name}` {found}, at least 1 is needed", code="LP215", name="bad-config"
             )
-    return found
+        return found
 
 
 def _evaluated(expr: Expr, scope: Mapping[str, int]) -> int:
@@ -180,30 +234,32 @@ def _evaluated(expr: Expr, scope: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Unit:
-    """One instance of a unit: its key among the templates and the value of each placeholder."""
+    """One instance of a unit: its key among the templates and the value of each placeholder but the expert's."""
 
     key: str
     names: UnitNames
     at: tuple[tuple[str, int], ...]
 
-    def source(self, part: str, tensor: str) -> str:
+    def source(self, matrix: str, part: str, tensor: str, expert: int = 0) -> str:
         """Name in the checkpoint."""
-        return self.names.source.fill({**dict(self.at), "part": part, "tensor": tensor})
+        spelled = self.names.parts.get(part, part)
+        scope = {**dict(self.at), EXPERT: expert, "part": spelled, "tensor": tensor}
+        return self.names.template(matrix).fill(scope)
 
-    def layer(self, part: str) -> str:
+    def layer(self, matrix: str, part: str, expert: int = 0) -> str:
         """Name of the layer in the checkpoint that a part comes from."""
-        return self.source(part, "").rstrip("._")
+        return self.source(matrix, part, "", expert).rstrip("._")
 
-    def output(self, tensor: str) -> str:
-        return self.names.output.fill({**dict(self.at), "tensor": tensor})
+    def output(self, matrix: str, tensor: str) -> str:
+        return self.names.output.fill({**dict(self.at), "matrix": matrix, "tensor": tensor})
 
-    @property
+    @cached_property
     def name(self) -> str:
-        return self.output("").rstrip("._")
+        return self.folded(dict(self.at))
 
-    def folded(self, values: Mapping[str, str]) -> str:
+    def folded(self, values: Mapping[str, Any]) -> str:
         """The unit's name with something else for each placeholder, as in `layers.{0..47}`."""
-        return self.names.output.fill({**values, "tensor": ""}).rstrip("._")
+        return self.names.output.fill({**values, "matrix": "", "tensor": ""}).rstrip("._")
 
     def sizes(self, numbers: Mapping[str, int]) -> dict[str, int | tuple[int, ...]]:
         found = {axis: tuple(_evaluated(size, numbers) for size in sizes) for axis, sizes in self.names.sizes.items()}
@@ -213,31 +269,138 @@ class Unit:
         return {axis: _evaluated(size, numbers) for axis, size in self.names.whole.items()}
 
 
-def units_of(names: Names, numbers: Mapping[str, int]) -> Iterator[Unit]:
-    """Every unit of a model, layer by layer."""
-    used = {
-        key: [name for name in names.count if name in _placeholders(unit.source)] for key, unit in names.units.items()
-    }
-    for wanted in dict.fromkeys(tuple(placeholders) for placeholders in used.values()):
-        for values in itertools.product(*(range(numbers[names.count[name]]) for name in wanted)):
-            for key, unit in names.units.items():
-                if tuple(used[key]) == wanted:
-                    yield Unit(key, unit, tuple(zip(wanted, values, strict=True)))
+# --- from a tensor's name to its place --------------------------------------------------------------------------------
 
 
-def copied_of(names: Names, numbers: Mapping[str, int], config: Mapping[str, Any], architecture: str) -> dict[str, str]:
-    """Every tensor that is copied whole -> whether it is `needed`, or only `allowed`."""
-    found: dict[str, str] = {}
-    for text, there in names.copied.items():
-        if there.in_ and architecture not in there.in_:
-            continue
-        template = parse_template(text)
-        loops = [name for name in names.count if name in _placeholders(template)]
-        optional = there.maybe or (there.unless is not None and bool(config.get(there.unless)))
-        for values in itertools.product(*(range(numbers[names.count[name]]) for name in loops)):
-            found[template.fill(dict(zip(loops, values, strict=True)))] = "allowed" if optional else "needed"
-    return found
+@dataclass(frozen=True)
+class Place:
+    """What a name means: a tensor of the format in a part of a unit's matrix; a copied tensor has no unit."""
+
+    unit: str | None
+    matrix: str = ""
+    part: str = ""
+    tensor: str = ""
 
 
-def _placeholders(template: Template) -> set[str]:
+class Places:
+    """Every name that a checkpoint may hold. `tensors` are the names that tensors of its formats can have, `numbers`
+    limit the placeholders."""
+
+    def __init__(
+        self,
+        names: Names,
+        tensors: Sequence[str],
+        numbers: Mapping[str, int],
+        architecture: str,
+        specs: tuple[str, ...] = (),
+    ):
+        self.counts, self.numbers = names.count, numbers
+        self.known: dict[str, list[tuple[tuple[str | int, ...], Place]]] = {}
+        for key, unit in names.units.items():
+            if not unit.there.in_ or architecture in unit.there.in_:
+                for matrix, part in parts_of(unit, specs):
+                    self._add_unit(key, unit, matrix, part, tensors)
+        for text, there in names.copied.items():
+            if not there.in_ or architecture in there.in_:
+                self._add(parse_template(text), {}, Place(None, tensor=text))
+
+    def find(self, name: str) -> tuple[Place, dict[str, int]] | None:
+        """The place of a tensor and the numbers in its name; None for a stranger."""
+        shape, found = _numbered(name)
+        for slots, place in self.known.get(shape, ()):
+            if all(map(self._holds, slots, found)):
+                return place, {slot: value for slot, value in zip(slots, found, strict=True) if isinstance(slot, str)}
+        return None
+
+    def close_to(self, name: str) -> str | None:
+        """`did you mean ...`, with the numbers of the name itself."""
+        shape, found = _numbered(name)
+        near, numbers = did_you_mean(shape, self.known), iter(found)
+        return near and re.sub(_NUMBER, lambda _: str(next(numbers, "N")), near)
+
+    def _holds(self, slot: str | int, value: int) -> bool:
+        return value < self.numbers[self.counts[slot]] if isinstance(slot, str) else slot == value
+
+    def _add_unit(self, key: str, unit: UnitNames, matrix: str, part: str, tensors: Sequence[str]) -> None:
+        template = unit.template(matrix)
+        used = placeholders(template)
+        words = {"part": unit.parts.get(part, part)}
+        part = part if "part" in used else ""
+        for tensor in tensors if "tensor" in used else (WEIGHT,):
+            self._add(template, {**words, "tensor": tensor}, Place(key, matrix, part, tensor))
+
+    def _add(self, template: Template, words: Mapping[str, str], place: Place) -> None:
+        steps = template.fill({**{name: _NUMBER + name for name in self.counts}, **words}).split(".")
+        slots = tuple(
+            int(step) if step.isdecimal() else step.removeprefix(_NUMBER)
+            for step in steps
+            if step.isdecimal() or step.startswith(_NUMBER)
+        )
+        shape = ".".join(_NUMBER if step.isdecimal() or step.startswith(_NUMBER) else step for step in steps)
+        found = self.known.setdefault(shape, [])
+        if any(other == slots and taken != place for other, taken in found):
+            raise LayoutError(
+                f"two of the names are `{template.fill({**{n: f'{{{n}}}' for n in self.counts}, **words})}`",
+                code="LP214",
+                name="unknown-architecture",
+                help="correct the names' templates",
+            )
+        if (slots, place) not in found:
+            found.append((slots, place))
+
+
+_NUMBER = "#"
+"""Stands for a number between dots."""
+
+
+def _numbered(name: str) -> tuple[str, tuple[int, ...]]:
+    steps = name.split(".")
+    return (
+        ".".join(_NUMBER if step.isdecimal() else step for step in steps),
+        tuple(int(step) for step in steps if step.isdecimal()),
+    )
+
+
+def parts_of(unit: UnitNames, specs: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Every (matrix, part) of a unit's module; the part is empty where a matrix has none."""
+    module = load_spec(unit.module, specs=specs, kind="module")
+    assert isinstance(module, Module)
+    bound = bind(module, own_params(unit, module))
+    if isinstance(unit.source, dict) and set(unit.source) != set(module.matrices):
+        raise LayoutError(
+            f"names for the matrices {', '.join(unit.source)}, module `{module.name}` has {', '.join(module.matrices)}",
+            code="LP214",
+            name="unknown-architecture",
+            help="state a template for each matrix under `source`",
+        )
+    for name, matrix in module.matrices.items():
+        parts = parse_names(matrix.parts.fill(bound)) if isinstance(matrix.parts, Template) else matrix.parts
+        yield from ((name, part) for part in parts or ("",))
+
+
+def own_params(unit: UnitNames, module: Module) -> dict[str, ParamValue]:
+    """Those of a unit's parameters that are its module's."""
+    return {name: value for name, value in unit.params.items() if name in module.params}
+
+
+def instances(names: Names, key: str, numbers: Mapping[str, int]) -> Iterator[Unit]:
+    """Every instance that a unit can have, in order of the placeholders' numbers."""
+    unit = names.units[key]
+    words = set().union(*map(placeholders, unit.templates))
+    used = [name for name in names.count if name in words and name != EXPERT]
+    for values in itertools.product(*(range(numbers[names.count[name]]) for name in used)):
+        yield Unit(key, unit, tuple(zip(used, values, strict=True)))
+
+
+def copies_of(names: Names, text: str, numbers: Mapping[str, int]) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:
+    """Every tensor that a template of `copied` stands for, with the numbers in its name."""
+    template = parse_template(text)
+    used = [name for name in names.count if name in placeholders(template)]
+    for values in itertools.product(*(range(numbers[names.count[name]]) for name in used)):
+        at = tuple(zip(used, values, strict=True))
+        yield template.fill(dict(at)), at
+
+
+def placeholders(template: Template) -> set[str]:
+    """Names in the braces of a template."""
     return {name for name, _, _ in template.names()}

@@ -4,35 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from layoutdsl import library, recodes
-from layoutdsl.compile import compile_plan
 from layoutdsl.checkpoints.binding import Job
+from layoutdsl.checkpoints.names import own_params
+from layoutdsl.compile import compile_plan
 from layoutdsl.errors import Diagnostic, LayoutError
 from layoutdsl.library import load_spec
-from layoutdsl.model import Checkpoint, Kernel, Module, ParamValue
+from layoutdsl.model import Kernel, Module, ParamValue
 from layoutdsl.plan import Plan
 from layoutdsl.prove import prove_ranks
 from layoutdsl.resolve import Matrix, Ranks, Side, bind, matrices, pad, tensors
 
+OWN = {"parts": "stacked", "transposed": False}
+"""How a layer that is not quantized is written: its parts in one tensor, outputs before inputs."""
+
+
+def every_rank(tp: int, ep: int) -> tuple[Ranks, ...]:
+    """All ranks in order of their numbers: tensor-parallel neighbours first. LayoutError for less than one of each."""
+    for count, what in ((tp, "tensor"), (ep, "expert")):
+        if count < 1:
+            raise LayoutError(
+                f"{count} {what}-parallel ranks are none", code="LP110", name="ranks", help="ask for 1 or more"
+            )
+    return tuple(Ranks(tp, rank, ep, ep_rank) for ep_rank in range(ep) for rank in range(tp))
+
+
+def one_rank(tp: int, ep: int, number: int) -> Ranks:
+    """The rank of that number; LayoutError where there is none."""
+    if not 0 <= number < tp * ep:
+        raise LayoutError(
+            f"rank {number} of {tp * ep} ranks does not exist",
+            code="LP110",
+            name="ranks",
+            help=f"ranks count from 0 to {max(tp * ep, 1) - 1}",
+        )
+    return every_rank(tp, ep)[number]
+
+
+def number_of(ranks: Ranks) -> int:
+    return ranks.ep_rank * ranks.tp + ranks.rank
+
 
 @dataclass
 class Planner:
-    """Compiles plans from one checkpoint format. `to` is the kernel asked for; None: chosen by the codes."""
+    """Compiles plans for some ranks. `to` are the kernels asked for; with none, they are chosen by the codes."""
 
-    spec: Checkpoint
-    path: Path
-    tp: int
-    ranks: tuple[int, ...]
-    to: str | None
+    ranks: tuple[Ranks, ...]
+    to: tuple[str, ...]
     specs: tuple[str, ...]
     known: dict[tuple, tuple[Plan, ...]] = field(default_factory=dict)
     slices: dict[str, tuple[Plan, Plan]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[Plan, ...]:
         """The plan of each rank. LayoutError names the unit, then what the planner has to say."""
-        key = (job.unit.key, tuple(job.sizes.items()), tuple(job.params.items()))
+        key = (job.unit.key, job.group.spec.name, tuple(job.sizes.items()), tuple(job.params.items()))
         if key not in self.known:
             try:
                 self.known[key] = self._compiled(job)
@@ -41,45 +67,54 @@ class Planner:
         return self.known[key]
 
     def _compiled(self, job: Job) -> tuple[Plan, ...]:
-        kernel = self.to or self._kernel(job)
-        found = tuple(
-            compile_plan(
-                self._name,
-                kernel,
-                job.module,
-                job.sizes,
-                params=self._params(job),
-                tp=self.tp,
-                rank=rank,
-                specs=self.specs,
-            )
-            for rank in self.ranks
+        target, params = str(job.group.path), self._params(job)
+        if job.quantized:
+            target = self._kernel(job)
+        else:
+            params |= {f"target.{name}": OWN.get(name, value) for name, value in job.params.items()}
+        made: dict[Ranks, Plan] = {}
+        for ranks in map(self._own_ranks, self.ranks, [job] * len(self.ranks)):
+            if ranks not in made:
+                made[ranks] = self._compile(job, target, params, ranks)
+        self._heads(job, next(iter(made.values())))
+        first = next(iter(made))
+        if len(made) == first.tp * first.ep:
+            prove_ranks(tuple(made.values()), specs=self.specs)
+        return tuple(made[self._own_ranks(ranks, job)] for ranks in self.ranks)
+
+    def _compile(self, job: Job, target: str, params: dict[str, ParamValue], ranks: Ranks) -> Plan:
+        return compile_plan(
+            str(job.group.path),
+            target,
+            job.unit.names.module,
+            job.sizes,
+            params=params,
+            tp=ranks.tp,
+            rank=ranks.rank,
+            ep=ranks.ep,
+            ep_rank=ranks.ep_rank,
+            specs=self.specs,
         )
-        self._heads(job, found[0])
-        if len(found) == self.tp:
-            prove_ranks(found, specs=self.specs)
-        return found
+
+    def _own_ranks(self, ranks: Ranks, job: Job) -> Ranks:
+        """The same without expert-parallel ranks, where the unit has no experts to share: each has all of it."""
+        return ranks if "ep" in self._module(job).ranks else Ranks(ranks.tp, ranks.rank)
+
+    def _module(self, job: Job) -> Module:
+        module = load_spec(job.unit.names.module, specs=self.specs, kind="module")
+        assert isinstance(module, Module)
+        return module
 
     def back(self, job: Job, plan: Plan) -> tuple[Plan, Plan]:
         """The way back from a rank's outputs, and the rank's slice of the source in the source's own format."""
         if plan.digest not in self.slices:
-            params = {**self._params(job), **{f"target.{name}": value for name, value in job.params.items()}}
-            own = compile_plan(
-                self._name,
-                self._name,
-                job.module,
-                job.sizes,
-                params=params,
-                tp=self.tp,
-                rank=plan.ranks.rank,
-                specs=self.specs,
-            )
-            self.slices[plan.digest] = plan.inverse(specs=self.specs), own
+            self.slices[plan.digest] = plan.inverse(specs=self.specs), self.slice(job, plan.ranks)
         return self.slices[plan.digest]
 
-    @property
-    def _name(self) -> str:
-        return str(self.path)
+    def slice(self, job: Job, ranks: Ranks) -> Plan:
+        """The plan that takes a rank's slice out of the source, in the source's own format."""
+        params = {**self._params(job), **{f"target.{name}": value for name, value in job.params.items()}}
+        return self._compile(job, str(job.group.path), params, ranks)
 
     def _params(self, job: Job) -> dict[str, ParamValue]:
         own = {name: value for name, value in job.unit.names.params.items() if not name.startswith("source.")}
@@ -91,10 +126,11 @@ class Planner:
             grain = job.whole.get(extent.axis, 1)
             if extent.part != "*" and extent.length < extent.size and extent.length % grain:
                 count = extent.size // grain
-                fits = max(ranks for ranks in range(1, self.tp) if count % ranks == 0)
+                fits = max(ranks for ranks in range(1, plan.ranks.tp) if count % ranks == 0)
                 where = f"axis `{extent.axis}`" + (f" of part `{extent.part}`" if extent.part else "")
                 raise LayoutError(
-                    f"{where} has {count} heads of {grain}, which {self.tp} tensor-parallel ranks do not divide evenly",
+                    f"{where} has {count} heads of {grain}, which {plan.ranks.tp} tensor-parallel ranks do not "
+                    "divide evenly",
                     code="LP120",
                     name="uneven-cut",
                     help=f"{fits} ranks divide them",
@@ -103,23 +139,22 @@ class Planner:
     # the kernel -------------------------------------------------------------------------------------------------------
 
     def _kernel(self, job: Job) -> str:
-        """The first shipped kernel, by name, that holds the same kind of codes and scales."""
-        module = load_spec(job.module, specs=self.specs, kind="module")
-        assert isinstance(module, Module)
-        own = {name: value for name, value in job.unit.names.params.items() if name in module.params}
-        matrix = matrices(module, bind(module, own), job.sizes, Ranks())[0]
-        why: LayoutError | None = None
-        for path in library.files():
-            kernel = library.read_spec(path)
+        """The first of the kernels asked for, or else of the shipped ones by name, that holds the same kind of codes
+        and scales."""
+        if len(self.to) == 1:
+            return self.to[0]
+        module = self._module(job)
+        matrix = matrices(module, bind(module, own_params(job.unit.names, module)), job.sizes, Ranks())[0]
+        for name in self.to or map(str, library.files()):
+            kernel = load_spec(name, specs=self.specs)
             if isinstance(kernel, Kernel):
                 try:
                     self._fits(kernel, job, matrix)
-                    return kernel.name
-                except LayoutError as error:
-                    why = error
-        assert why is not None
+                    return name if self.to else kernel.name
+                except LayoutError:
+                    continue
         raise LayoutError(
-            f"no shipped kernel takes the codes of `{self.spec.name}`",
+            f"{'none of these kernels' if self.to else 'no shipped kernel'} takes the codes of `{job.group.spec.name}`",
             code="LP130",
             name="no-conversion",
             help="name a kernel of your own with --to and its folder with --specs",
@@ -129,7 +164,7 @@ class Planner:
         """LayoutError where the kernel's codes or scales are of another kind. Shapes are the planner's business."""
         params = bind(kernel, _accepted(kernel, job.params))
         (padded,) = pad(kernel, params, [matrix], [0])
-        source = {tensor.role: tensor for tensor in tensors(Side(self.spec, job.params, "whole"), matrix)}
+        source = {tensor.role: tensor for tensor in tensors(Side(job.group.spec, job.params, "whole"), matrix)}
         target = {tensor.role: tensor for tensor in tensors(Side(kernel, params, "padded"), padded, 0)}
         recodes.for_codes(matrix.name, source["codes"], target["codes"], "zero_point" in source, False)
         if "scale" in source and "scale" in target:

@@ -1,66 +1,113 @@
-"""What config.json says about the weights' format, read through the checkpoint specs' own data.
+"""What config.json says about the weights' formats, read through the checkpoint specs' own data.
+
+    declared = declared(config)
+    declared.of("model.layers.0.mlp.down_proj")      # the Group of that layer; None: left as it was
 
 A spec's `detect` names the entries of `quantization_config` that tell its format; each parameter's `config` and `map`
-say where its value stands. No format is known here by name.
+say where its value stands. No format is known here by name, only the ways in which libraries let layers differ:
+compressed-tensors' `config_groups`, GPTQModel's `dynamic`, ModelOpt's `quantized_layers`, and the lists of layers that
+are left out. Each part that speaks for layers of its own is read as if it stood alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from layoutdsl import library
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Checkpoint, ParamValue
 from layoutdsl.resolve import bind
 
-IGNORED = ("ignore", "modules_to_not_convert")
-"""Keys of quantization_config that list layers left as they were: names, parts of names, or `re:` and a pattern."""
+IGNORED = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules")
+"""Keys of quantization_config that list layers left as they were: names, parts of names, names with `*`, or `re:` and a
+pattern."""
 
-TARGETS = "config_groups.*.targets"
-"""Which layers a config group means: a class of layers, names, or `re:` and a pattern."""
+_CLASS = re.compile(r"\w*Linear\w*|")
+"""A target that means a class of linear layers, and so all of them; the empty one is ours."""
 
 
 @dataclass(frozen=True)
-class Declared:
-    """The format that config.json declares: its spec and the spec's file, parameters, lists of layers."""
+class Group:
+    """A format with parameters that config.json declares, by which group, and for which layers: `targets` are names,
+    `re:` and a pattern, or a class of layers; none for all."""
 
+    name: str
     spec: Checkpoint
     path: Path
     stated: dict[str, ParamValue]
-    ignored: tuple[str, ...]
     targets: tuple[str, ...]
-
-    def covers(self, layer: str) -> bool:
-        """Whether config.json declares that linear layer quantized."""
-        if any(pattern.match(layer) for pattern in self._ignored):
-            return False
-        # A target without a dot that is no name of a layer is a class of layers, such as all linear ones.
-        return (
-            not self.targets
-            or any("." not in t and not t.startswith("re:") for t in self.targets)
-            or any(pattern.match(layer) for pattern in self._targets)
-        )
-
-    @cached_property
-    def _ignored(self) -> list[re.Pattern[str]]:
-        return [_pattern(entry) for entry in self.ignored]
-
-    @cached_property
-    def _targets(self) -> list[re.Pattern[str]]:
-        return [_pattern(entry) for entry in self.targets]
 
     def __str__(self) -> str:
         return f"{self.spec.name} with {', '.join(f'{k}={_text(v)}' for k, v in self.stated.items()) or 'its defaults'}"
 
 
+@dataclass(frozen=True)
+class Declared:
+    """All that config.json declares: its groups, the entries of the lists of layers left unquantized, and which group a
+    target leads to (None: unquantized), where the first that means a layer counts."""
+
+    groups: tuple[Group, ...]
+    ignored: tuple[str, ...]
+    rules: tuple[tuple[str, Group | None], ...]
+
+    def of(self, layer: str) -> Group | None:
+        """The group that config.json declares for that linear layer; None: left unquantized."""
+        if layer not in self._known:
+            self._known[layer] = self._found(layer)
+        return self._known[layer]
+
+    def _found(self, layer: str) -> Group | None:
+        steps = layer.split(".")
+        runs = (".".join(steps[i:j]) for i in range(len(steps)) for j in range(i + 1, len(steps) + 1))
+        if any(run in self._left for run in runs) or any(pattern.match(layer) for pattern in self._left_patterns):
+            return None
+        if layer in self._names:
+            return self._names[layer]
+        return next((group for pattern, group in self._patterns if pattern.match(layer)), None)
+
+    @cached_property
+    def _known(self) -> dict[str, Group | None]:
+        return {}
+
+    @cached_property
+    def _left(self) -> set[str]:
+        return {entry.strip(".") for entry in self.ignored if not _is_pattern(entry)}
+
+    @cached_property
+    def _left_patterns(self) -> list[re.Pattern[str]]:
+        return [_pattern(entry) for entry in self.ignored if _is_pattern(entry)]
+
+    @cached_property
+    def _names(self) -> dict[str, Group | None]:
+        return {target: group for target, group in self.rules if _precedence(target) == 0}
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], Group | None]]:
+        wide = [(target, group) for target, group in self.rules if _precedence(target)]
+        return [(_pattern(target if target.startswith("re:") else "re:"), group) for target, group in wide]
+
+    def __str__(self) -> str:
+        return "; ".join(dict.fromkeys(map(str, self.groups)))
+
+
+def _precedence(target: str) -> int:
+    """compressed-tensors' order: names before patterns before classes of layers."""
+    return 1 if target.startswith("re:") else 2 if _CLASS.fullmatch(target) else 0
+
+
+def _is_pattern(entry: str) -> bool:
+    return entry.startswith("re:") or "*" in entry
+
+
 def _pattern(entry: str) -> re.Pattern[str]:
+    """What `re:` and a pattern mean from the first character on, or a name with `*` in it and all that is inside."""
     if not entry.startswith("re:"):
-        return re.compile(rf"(.*\.)?{re.escape(entry)}(\..*)?$")
+        return re.compile(rf"(.*\.)?{'.*'.join(map(re.escape, entry.split('*')))}(\..*)?$")
     try:
         return re.compile(entry[3:])
     except re.error as error:
@@ -68,7 +115,7 @@ def _pattern(entry: str) -> re.Pattern[str]:
 
 
 def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
-    """The format of a checkpoint and what config.json says of its parameters."""
+    """The formats of a checkpoint, what config.json says of their parameters, and for which layers."""
     quantization = config.get("quantization_config")
     if not isinstance(quantization, dict):
         raise LayoutError(
@@ -77,16 +124,83 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
             name="unknown-format",
             help="convert takes quantized checkpoints; quantize this one first",
         )
-    found = [(spec, path) for spec, path in _checkpoints(specs) if _detects(spec, quantization)]
-    if len(found) != 1:
-        raise _undetected(
-            quantization, [spec for spec, _ in found] or [spec for spec, _ in _checkpoints(specs)], bool(found)
+    known = list(_checkpoints(specs))
+    groups: list[Group] = []
+    rules: dict[str, int | None] = {}
+    for part in _parts(quantization):
+        at = None if part.says is None else _placed(_group(part, known), groups)
+        rules.update(dict.fromkeys(part.targets or ("",), at))
+    if not groups:
+        raise LayoutError(
+            "no part of quantization_config quantizes weights",
+            code="LP211",
+            name="unknown-format",
+            help="a config group states its weights under `weights`",
         )
+    ordered = sorted(rules) if "config_groups" in quantization else list(rules)
+    leads = [(target, rules[target]) for target in sorted(ordered, key=_precedence)]
+    found = Declared(
+        tuple(groups),
+        ignored=tuple(entry for key in IGNORED for entry in _strings(quantization.get(key))),
+        rules=tuple((target, None if at is None else groups[at]) for target, at in leads),
+    )
+    _ = found._left_patterns, found._patterns  # a bad pattern is refused here and now
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of quantization_config that speaks for some layers: what it would say alone, None for unquantized."""
+
+    name: str
+    place: str
+    targets: tuple[str, ...]
+    says: dict[str, Any] | None
+
+
+def _parts(quantization: Mapping[str, Any]) -> Iterator[_Part]:
+    """Every part; those of equal precedence in the order in which they count."""
+    layers, groups, dynamic = (quantization.get(key) for key in ("quantized_layers", "config_groups", "dynamic"))
+    if isinstance(layers, dict):
+        for layer, own in _mappings("quantized_layers", layers):
+            says = {**quantization, "config_groups": None, **own}
+            yield _Part("", f"quantized_layers.{layer}", (layer,), says)
+        return
+    if isinstance(groups, dict) and groups:
+        for name, own in _mappings("config_groups", groups):
+            form = {"format": own["format"]} if own.get("format") else {}
+            says = {**quantization, "config_groups": {name: own}, **form}
+            targets = tuple(_strings(own.get("targets")))
+            yield _Part(name, f"config_groups.{name}", targets, says if own.get("weights") is not None else None)
+        return
+    yield _Part("", "", (), dict(quantization))
+    for pattern, own in _mappings("dynamic", dynamic if isinstance(dynamic, dict) else {}):
+        says = None if pattern.startswith("-:") else {**quantization, **own}
+        yield _Part("", f"dynamic.{pattern}", ("re:" + re.sub(r"^[-+]:", "", pattern),), says)
+
+
+def _mappings(key: str, data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, own in data.items():
+        if not isinstance(own, dict):
+            raise LayoutError(
+                f"config.json: `{key}.{name}` is {_text(own)[:80]}, a mapping is needed",
+                code="LP215",
+                name="bad-config",
+            )
+        yield name, own
+
+
+def _group(part: _Part, known: Sequence[tuple[Checkpoint, Path]]) -> Group:
+    """The one format that a part's entries name, with the parameters that they state."""
+    assert part.says is not None
+    found = [(spec, path) for spec, path in known if _detects(spec, part.says)]
+    if len(found) != 1:
+        _undetected(part, [spec for spec, _ in found or known], bool(found))
     spec, path = found[0]
     stated: dict[str, ParamValue] = {}
     for name, param in spec.params.items():
         ways = (param.config,) if isinstance(param.config, str) else param.config or ()
-        values = [value for way in ways for value in _agreed(quantization, way)]
+        values = [value for way in ways for value in _values(part.says, way)]
         if not values:
             continue
         value = next((value for value in values if value is not None), None)
@@ -96,12 +210,21 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
     try:
         bind(spec, stated)
     except LayoutError as error:
+        where = f"config.json: `{part.place}`: " if part.place else "config.json: "
         raise LayoutError(
-            f"config.json: {error.message}", code=error.diagnostics[0].code, name="parameter-value", help=error.help
+            where + error.message, code=error.diagnostics[0].code, name="parameter-value", help=error.help
         ) from None
-    ignored = [entry for key in IGNORED for entry in _strings(quantization.get(key))]
-    targets = [entry for _, value in lookup(quantization, TARGETS.split(".")) for entry in _strings(value)]
-    return Declared(spec, path, stated, tuple(ignored), tuple(targets))
+    return Group(part.name, spec, path, stated, part.targets)
+
+
+def _placed(group: Group, groups: list[Group]) -> int:
+    """Where a group stands among all: config groups apart, nameless ones that state the same as one."""
+    for at, other in enumerate(groups):
+        if not group.name and (other.spec.name, other.stated) == (group.spec.name, group.stated):
+            groups[at] = replace(other, targets=other.targets and (*other.targets, *group.targets))
+            return at
+    groups.append(group)
+    return len(groups) - 1
 
 
 def _checkpoints(specs: Sequence[str]) -> Iterator[tuple[Checkpoint, Path]]:
@@ -116,26 +239,29 @@ def _checkpoints(specs: Sequence[str]) -> Iterator[tuple[Checkpoint, Path]]:
 
 
 def _detects(spec: Checkpoint, quantization: Mapping[str, Any]) -> bool:
-    def states(key: str, wanted: str) -> bool:
-        values = [value for _, value in lookup(quantization, key.split("."))]
-        return bool(values) and all(_text(value) == wanted for value in values)
+    """Whether one of the spec's alternatives holds: `null` also stands for what is not there, `*` for all that is."""
 
-    return bool(spec.detect) and all(states(key, wanted) for key, wanted in spec.detect.items())
+    def states(key: str, wanted: Sequence[str]) -> bool:
+        value = next(iter(_values(quantization, key)), None)
+        return _text(value) in wanted or ("*" in wanted and value is not None)
+
+    return any(all(states(key, wanted) for key, wanted in entries.items()) for entries in spec.detect)
 
 
-def _undetected(quantization: Mapping[str, Any], known: Sequence[Checkpoint], several: bool) -> LayoutError:
-    keys = dict.fromkeys(key for spec in known for key in spec.detect)
-    stated = [f"{key}: {_text(value)}" for key in keys for _, value in lookup(quantization, key.split("."))]
-    says = f"quantization_config says {', '.join(stated) or 'none of ' + ', '.join(keys)}"
-    names = ", ".join(spec.name for spec in known)
-    return LayoutError(
+def _undetected(part: _Part, known: Sequence[Checkpoint], several: bool) -> NoReturn:
+    assert part.says is not None
+    keys = dict.fromkeys(key for spec in known for entries in spec.detect for key in entries)
+    stated = [f"{key}: {_text(value)}" for key in keys for value in _values(part.says, key)]
+    where = f"`{part.place}` of quantization_config" if part.place else "quantization_config"
+    says = f"{where} says {', '.join(stated) or 'none of ' + ', '.join(keys)}"
+    names = ", ".join(spec.name for spec in known if spec.detect)
+    raise LayoutError(
         f"{says}, which {'several formats go by: ' + names if several else 'is no format that a spec detects'}",
         code="LP211",
         name="unknown-format",
         help="let each spec's `detect` name more entries"
         if several
-        else "known: "
-        + "; ".join(f"{s.name} ({', '.join(f'{k}: {v}' for k, v in s.detect.items())})" for s in known if s.detect),
+        else f"known: {names}; another is a spec with `detect` in a folder of --specs",
     )
 
 
@@ -152,19 +278,8 @@ def lookup(data: Any, steps: Sequence[str], at: str = "") -> Iterator[tuple[str,
             yield from lookup(data[key], rest, f"{at}.{key}".lstrip("."))
 
 
-def _agreed(quantization: Mapping[str, Any], way: str) -> list[Any]:
-    """The one value under a path, or none; a refusal where config groups differ."""
-    values = list(lookup(quantization, way.split(".")))
-    for value in values[1:]:
-        if _text(value[1]) != _text(values[0][1]):
-            one, other = (f"`{place}` is {_text(found)}" for place, found in (values[0], value))
-            raise LayoutError(
-                f"config.json quantizes layers differently: {one}, {other}",
-                code="LP215",
-                name="bad-config",
-                help="only checkpoints whose config groups agree are converted",
-            )
-    return [value for _, value in values[:1]]
+def _values(quantization: Mapping[str, Any], way: str) -> list[Any]:
+    return [value for _, value in lookup(quantization, way.split("."))]
 
 
 def _strings(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a conversion did, with equal layers folded into one line.
+"""What a conversion does or did, with equal layers folded into one line.
 
 model.layers.{0..31}.self_attn.o_proj   marlin_int4_a16   4096 x 2048   4096 x 2048   ...
 """
@@ -6,38 +6,40 @@ model.layers.{0..31}.self_attn.o_proj   marlin_int4_a16   4096 x 2048   4096 x 2
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from layoutdsl.codes import DTYPE_BITS, code_named
-from layoutdsl.checkpoints.binding import Work
+from layoutdsl.checkpoints.binding import Job, Work
 from layoutdsl.checkpoints.names import Unit
-from layoutdsl.checkpoints.planning import Planner
+from layoutdsl.checkpoints.planning import Planner, number_of
+from layoutdsl.checkpoints.progress import clock, in_bytes
+from layoutdsl.codes import DTYPE_BITS, code_named
 from layoutdsl.layout import Run
 from layoutdsl.plan import Plan
 
-HEAD = ("unit", "kernel", "on a rank", "stored", "bytes", "padding", "time")
-NUMBERS = 3
+HEAD = ("unit", "kernel", "on a rank", "stored", "bytes", "padding")
+NUMBERS = 2
 """How many of the last columns hold numbers, which stand to the right."""
+
+AS_IT_IS = "as it is"
+"""What stands in the place of a kernel for layers that are not quantized."""
 
 
 @dataclass
 class Row:
-    """Units that have one plan per rank in common, and what they came to so far."""
+    """Units that have one plan per rank in common."""
 
     plans: tuple[Plan, ...]
+    quantized: bool
     units: list[Unit] = field(default_factory=list)
-    seconds: float = 0.0
 
     @property
     def name(self) -> str:
-        values: dict[str, list[int]] = {}
-        for unit in self.units:
-            for placeholder, value in unit.at:
-                values.setdefault(placeholder, []).append(value)
-        return self.units[0].folded({placeholder: _ranges(found) for placeholder, found in values.items()})
+        return folded(self.units)
+
+    @property
+    def kernel(self) -> str:
+        return self.plans[0].target.spec if self.quantized else AS_IT_IS
 
     @property
     def bytes(self) -> int:
@@ -47,87 +49,72 @@ class Row:
     def padding(self) -> int:
         return sum(map(padding_of, self.plans)) * len(self.units)
 
-    def cells(self) -> tuple[str, ...]:
-        shapes = zip(*map(_shapes, self.plans), strict=True)
-        before, after = (found[0] + ("" if len(set(found)) == 1 else " ...") for found in shapes)
-        kernel = self.plans[0].target.spec
-        return self.name, kernel, before, after, _bytes(self.bytes), _bytes(self.padding), f"{self.seconds:.2f} s"
-
-
-@dataclass
-class Checked:
-    """What the way back was compared with: tensors and weights equal to the source, byte for byte; and what was not."""
-
-    tensors: int = 0
-    values: int = 0
-    left_out: dict[str, str] = field(default_factory=dict)
-
-    def lines(self) -> Iterator[str]:
-        yield (
-            f"checked: {self.values:,} weights in {self.tensors:,} tensors, read again and converted back, "
-            "equal the source byte for byte"
-        )
-        for name, why in self.left_out.items():
-            yield f"not compared: {name}: {why}"
+    def lines(self) -> Iterator[tuple[str, ...]]:
+        """The cells of the table, a line for each matrix."""
+        matrices = list(dict.fromkeys(extent.matrix for extent in self.plans[0].extents))
+        for matrix in matrices:
+            shapes = zip(*(_shapes(plan, matrix) for plan in self.plans), strict=True)
+            before, after = (found[0] + ("" if len(set(found)) == 1 else " ...") for found in shapes)
+            name = self.name + (f" {matrix}" if len(matrices) > 1 else "")
+            size = sum(size_of(plan, f"{matrix}.") for plan in self.plans) * len(self.units)
+            padding = sum(padding_of(plan, f"{matrix}.") for plan in self.plans) * len(self.units)
+            yield name, self.kernel, before, after, in_bytes(size), in_bytes(padding)
 
 
 @dataclass
 class Report:
     """The outcome of one conversion; `str` is what the command prints.
 
-    peak: bytes of source and result that are in memory at once, beside what the backend needs. checked: None where no
-    check was asked for.
+    peak: bytes in memory at once, above what the interpreter with torch takes. verified: the outcome of `verify`, where
+    it was asked for.
     """
 
     source: str
     destination: str
     format: str
-    kernels: tuple[str, ...]
     chosen: bool
-    tp: int
-    ranks: tuple[int, ...]
+    ranks: str
+    count: int
     rows: list[Row]
     copied: tuple[str, ...]
     copied_bytes: int
-    unquantized: tuple[str, ...]
     peak: int
     written: bool = False
     seconds: float = 0.0
-    checked: Checked | None = None
+    verified: object = None
 
     @staticmethod
     def of(
-        source: str, destination: str, fmt: str, work: Work, planner: Planner, plans: Sequence[tuple[Plan, ...]]
+        source: str,
+        destination: str,
+        fmt: str,
+        work: Work,
+        planner: Planner,
+        plans: Sequence[tuple[Plan, ...]],
+        peak: int,
     ) -> Report:
         """The report of a conversion that was planned and not yet run."""
-        rows: dict[tuple[str, int], Row] = {}
-        peaks = [entry.size for entry in work.copies]
-        for job, ranks in zip(work.jobs, plans, strict=True):
-            rows.setdefault((job.unit.key, id(ranks)), Row(ranks)).units.append(job.unit)
-            peaks.append(job.size + max(map(size_of, ranks)))
         return Report(
             source,
             destination,
             fmt,
-            tuple(dict.fromkeys(row.plans[0].target.spec for row in rows.values())),
-            planner.to is None,
-            planner.tp,
-            planner.ranks,
-            list(rows.values()),
+            not planner.to,
+            _ranks_text(planner),
+            len(planner.ranks),
+            rows_of(zip(work.jobs, plans, strict=True)),
             tuple(entry.name for entry in work.copies),
             sum(entry.size for entry in work.copies),
-            work.unquantized,
-            max(peaks),
+            peak,
         )
 
-    def row_of(self) -> dict[str, Row]:
-        """Unit -> its row."""
-        return {unit.name: row for row in self.rows for unit in row.units}
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.kernel for row in self.rows if row.quantized))
 
     @property
     def bytes(self) -> int:
         """Bytes of all tensors written, over the ranks of this run."""
-        return sum(row.bytes for row in self.rows) + self.copied_bytes * len(self.ranks)
+        return sum(row.bytes for row in self.rows) + self.copied_bytes * self.count
 
     @property
     def padding(self) -> int:
@@ -135,52 +122,89 @@ class Report:
         return sum(row.padding for row in self.rows)
 
     def __str__(self) -> str:
-        ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {self.ranks[0]} to {self.ranks[-1]}"
-        how = ", the first shipped kernel by name that takes these codes (--to names another)" if self.chosen else ""
+        how = ": the first shipped kernel by name that takes the codes (--to names another)" if self.chosen else ""
         verb = "wrote" if self.written else "would write"
         return "\n".join([
             f"{self.source}: {self.format}",
-            f"{ranks} of {self.tp}, to {', '.join(self.kernels)}{how}",
+            f"{self.ranks}, to {', '.join(self.kernels)}{how}",
             "",
-            *self._table(),
+            *table([HEAD, *(cells for row in self.rows for cells in row.lines())], NUMBERS),
             "",
             *self._notes(),
-            f"{verb} {_bytes(self.bytes)}, {_bytes(self.padding)} of them padding, to {self.destination}; "
-            f"{_bytes(self.peak)} of source and result in memory at most, {self.seconds:.2f} s",
+            f"{verb} {in_bytes(self.bytes)}, {in_bytes(self.padding)} of them padding, to {self.destination}",
+            f"{in_bytes(self.peak)} of memory at most beside the interpreter and torch; {clock(self.seconds)}",
         ])  # fmt: skip
 
-    def _table(self) -> Iterator[str]:
-        table = [HEAD, *(row.cells() for row in self.rows)]
-        widths = [max(len(row[at]) for row in table) for at in range(len(HEAD))]
-        for row in table:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            for at in range(len(HEAD) - NUMBERS, len(HEAD)):
-                cells[at] = row[at].rjust(widths[at])
-            yield "  ".join(cells)
-
     def _notes(self) -> Iterator[str]:
-        for row in self.rows:
-            for duty in dict.fromkeys(str(duty).partition(": ")[2] for plan in row.plans for duty in plan.duties):
-                yield f"duty: {row.name}: {duty}"
-            for loss in dict.fromkeys(text for plan in row.plans for _, text in plan.losses):
-                yield f"loss: {row.name}: {loss}"
-        yield f"copied whole to every rank: {len(self.copied)} tensors, {_bytes(self.copied_bytes)}"
-        if self.unquantized:
-            more = f" and {len(self.unquantized) - 8} more" if len(self.unquantized) > 8 else ""
-            yield f"not quantized, among those copied: {', '.join(self.unquantized[:8])}{more}"
-        if self.checked is not None:
-            yield from self.checked.lines()
+        for text, rows in _grouped((str(duty), row) for row in self.rows for plan in row.plans for duty in plan.duties):
+            yield f"duty: {text}: {rows}"
+        losses = ((text, row) for row in self.rows for plan in row.plans for _, text in plan.losses)
+        for text, rows in _grouped(losses):
+            yield f"loss: {text}: {rows}"
+        if self.copied:
+            yield f"copied whole to every rank: {len(self.copied)} tensors, {in_bytes(self.copied_bytes)}"
+        if self.verified is not None:
+            yield str(self.verified)
 
 
-def size_of(plan: Plan) -> int:
-    """Bytes of a plan's outputs."""
-    return sum(math.prod(info.full_shape) * DTYPE_BITS[info.dtypes[0]] // 8 for info in plan.outputs)
+def rows_of(planned: Iterator[tuple[Job, tuple[Plan, ...]]]) -> list[Row]:
+    """Units with the same plans, together."""
+    rows: dict[tuple[str, int], Row] = {}
+    for job, plans in planned:
+        rows.setdefault((job.unit.key, id(plans)), Row(plans, job.quantized)).units.append(job.unit)
+    return list(rows.values())
 
 
-def padding_of(plan: Plan) -> int:
+def folded(units: Sequence[Unit]) -> str:
+    """`model.layers.{0..47}.mlp.down_proj`"""
+    values: dict[str, list[int]] = {}
+    for unit in units:
+        for placeholder, value in unit.at:
+            values.setdefault(placeholder, []).append(value)
+    return units[0].folded({placeholder: ranges(found) for placeholder, found in values.items()})
+
+
+def table(rows: Sequence[Sequence[str]], numbers: int) -> Iterator[str]:
+    """Columns of text, the last `numbers` of them to the right."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        for at in range(len(row) - numbers, len(row)):
+            cells[at] = row[at].rjust(widths[at])
+        yield "  ".join(cells).rstrip()
+
+
+def _grouped(notes: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, str]]:
+    """Each text once, with the rows that it is said of."""
+    found: dict[str, dict[str, None]] = {}
+    for text, row in notes:
+        found.setdefault(text.partition(": ")[2] or text, {})[row.name] = None
+    yield from ((text, ", ".join(rows)) for text, rows in found.items())
+
+
+def _ranks_text(planner: Planner) -> str:
+    first = planner.ranks[0]
+    numbers = [number_of(ranks) for ranks in planner.ranks]
+    which = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {numbers[0]} to {numbers[-1]}"
+    how = f" ({first.tp} tensor-parallel times {first.ep} expert-parallel)" if first.ep > 1 else ""
+    return f"{which} of {first.tp * first.ep}{how}"
+
+
+def size_of(plan: Plan, matrix: str = "") -> int:
+    """Bytes of a plan's outputs, or of those of one matrix."""
+    return sum(
+        math.prod(info.full_shape) * DTYPE_BITS[info.dtypes[0]] // 8
+        for info in plan.outputs
+        if info.name.startswith(matrix)
+    )
+
+
+def padding_of(plan: Plan, matrix: str = "") -> int:
     """Bytes of a plan's outputs that hold no element of the checkpoint: what its pad moves and fills write."""
     bits = 0
     for program in plan.programs:
+        if not program.output.startswith(matrix):
+            continue
         info = plan.output[program.output]
         moves = [move for move in program.moves if move.kind == "pad"]
         moves += program.fill.moves if program.fill is not None else ()
@@ -194,16 +218,18 @@ def _written(runs: Sequence[Run]) -> int:
     return sum(math.prod(loop[0] for loop in run.loops if loop[2]) for run in runs if not run.join)
 
 
-def _shapes(plan: Plan) -> tuple[str, str]:
-    """What a rank holds of a matrix, n x k, before and after padding."""
-    n = [extent for extent in plan.extents if extent.role == "n" and extent.part != "*"]
-    whole = [extent for extent in plan.extents if extent.role == "n" and extent.part == "*"]
-    k = next(extent for extent in plan.extents if extent.role == "k")
+def _shapes(plan: Plan, matrix: str) -> tuple[str, str]:
+    """What a rank holds of a matrix, experts x n x k, before and after padding."""
+    own = [extent for extent in plan.extents if extent.matrix == matrix]
+    n = [extent for extent in own if extent.role == "n" and extent.part != "*"]
+    whole = [extent for extent in own if extent.role == "n" and extent.part == "*"]
+    k = next(extent for extent in own if extent.role == "k")
     before, after = sum(extent.length for extent in n), sum(extent.padded for extent in whole or n)
-    return f"{before} x {k.length}", f"{after} x {k.padded}"
+    experts = f"{plan.experts[2]} x " if plan.experts[0] else ""
+    return f"{experts}{before} x {k.length}", f"{experts}{after} x {k.padded}"
 
 
-def _ranges(values: Sequence[int]) -> str:
+def ranges(values: Sequence[int]) -> str:
     """`{0..3,5}`, or the number alone where there is one."""
     spans: list[list[int]] = []
     for value in sorted(set(values)):
@@ -213,40 +239,3 @@ def _ranges(values: Sequence[int]) -> str:
             spans.append([value, value])
     text = ",".join(str(low) if low == high else f"{low}..{high}" for low, high in spans)
     return text if text.isdecimal() else "{" + text + "}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-class Progress:
-    """One line on stderr with share, bytes, rate and the unit at hand; silent where stderr is no terminal."""
-
-    def __init__(self, total: int):
-        self.total, self.done, self.start = total, 0, time.perf_counter()
-        self.shown = sys.stderr.isatty()
-
-    def add(self, size: int) -> None:
-        """So many more bytes of the source are done with."""
-        self.done += size
-
-    def at(self, name: str) -> None:
-        """This is what is worked on now."""
-        if not self.shown:
-            return
-        rate = self.done / max(time.perf_counter() - self.start, 1e-9)
-        left = f"{(self.total - self.done) / rate:.0f} s left" if rate else "starting"
-        share = 100 * self.done // max(self.total, 1)
-        size_text = f"{_bytes(self.done)} of {_bytes(self.total)}"
-        line = f"{share:3d} %  {size_text}  {_bytes(rate)}/s  {left}  {name}"
-        sys.stderr.write(f"\r\x1b[K{line[:118]}")
-        sys.stderr.flush()
-
-    def close(self) -> None:
-        if self.shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

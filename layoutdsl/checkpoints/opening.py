@@ -1,0 +1,48 @@
+"""A checkpoint folder with all that can be known before a weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layoutdsl.checkpoints.binding import Work, bound
+from layoutdsl.checkpoints.folder import Folder, read_folder
+from layoutdsl.checkpoints.names import for_architecture
+from layoutdsl.checkpoints.quantization import Declared, declared
+from layoutdsl.errors import LayoutError
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is in the folder, what config.json says of it, and what belongs together."""
+
+    folder: Folder
+    architecture: str
+    declared: Declared
+    work: Work
+
+    def __str__(self) -> str:
+        return f"{self.architecture}, {self.declared}"
+
+
+def opened(path: str | Path, specs: tuple[str, ...]) -> Opened:
+    """Read and check everything but the weights. LayoutError names file and tensor, what was expected and found."""
+    folder = read_folder(Path(path))
+    formats = declared(folder.config, specs)
+    architecture = _architecture(folder.config)
+    work = bound(folder, formats, for_architecture(architecture, specs), architecture, specs)
+    return Opened(folder, architecture, formats, work)
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    stated = config.get("architectures")
+    if not isinstance(stated, list) or len(stated) != 1 or not isinstance(stated[0], str):
+        raise LayoutError(
+            "config.json states no single architecture",
+            code="LP215",
+            name="bad-config",
+            help='it needs an entry such as "architectures": ["LlamaForCausalLM"]',
+        )
+    return stated[0]
