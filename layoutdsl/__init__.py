@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layoutdsl.checkpoints.convert import convert
+    from layoutdsl.checkpoints.load import load
     from layoutdsl.compile import compile_plan
     from layoutdsl.errors import Diagnostic, LayoutError
     from layoutdsl.library import load_spec
@@ -30,10 +32,12 @@ _HOMES = {
     "Lost": "layoutdsl.plan",
     "Plan": "layoutdsl.plan",
     "compile_plan": "layoutdsl.compile",
+    "convert": "layoutdsl.checkpoints.convert",
+    "load": "layoutdsl.checkpoints.load",
     "load_spec": "layoutdsl.library",
 }
 
-__all__ = ["Diagnostic", "Habits", "LayoutError", "Lost", "Plan", "compile_plan", "load_spec"]
+__all__ = ["Diagnostic", "Habits", "LayoutError", "Lost", "Plan", "compile_plan", "convert", "load", "load_spec"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,21 +1,34 @@
 """Ways to carry out a plan. All give the same bytes; a backend chooses how, never what.
 
-Each is a function (plan, tensors, out) -> tensors, imported when it is first asked for.
+Each is a module with `run(plan, tensors, out, report) -> tensors` and `scratch(plan) -> bytes`, imported when it is
+first asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layoutdsl.errors import LayoutError, did_you_mean
+
+if TYPE_CHECKING:
+    from layoutdsl.plan import Plan
 
 BACKENDS = {"reference": "layoutdsl.backends.reference", "torch": "layoutdsl.backends.torch"}
 
 
 def load(name: str) -> Callable[..., Any]:
     """The `run` function of a backend; LayoutError where it does not exist or what it needs is not installed."""
+    return _module(name).run
+
+
+def scratch(name: str, plan: Plan) -> int:
+    """Bytes that a backend has in memory at most while it runs a plan, beside inputs and outputs."""
+    return _module(name).scratch(plan)
+
+
+def _module(name: str) -> Any:
     if name not in BACKENDS:
         raise LayoutError(
             f"there is no backend `{name}`",
@@ -24,7 +37,7 @@ def load(name: str) -> Callable[..., Any]:
             help=did_you_mean(name, BACKENDS) or f"backends: {', '.join(BACKENDS)}",
         )
     try:
-        return import_module(BACKENDS[name]).run
+        return import_module(BACKENDS[name])
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy"):
             raise

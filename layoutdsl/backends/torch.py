@@ -55,6 +55,27 @@ def run(
     return target
 
 
+def scratch(plan: Plan) -> int:
+    """Bytes of intermediate results at most. Of one expert at a time a 4-bit tensor is unpacked on each side, and codes
+    are looked at for what is not finite; recodes see PIECE elements at once."""
+    most = 0
+    for program in plan.programs:
+        target = plan.output[program.output]
+        sides = (target, *(plan.input[name] for name in program.sources[:1]))
+        size = sum(info.codes for info in sides if code_named(info.code).bits == 4)
+        if program.recode.name == "copy":
+            size += sum(info.codes for info in sides[1:] if code_named(info.code).bits != 4)
+        else:
+            size += RECODED * min(target.codes, PIECE)
+        size += sum(target.codes for _ in program.operands)
+        most = max(most, size)
+    return most
+
+
+RECODED = 32
+"""Bytes of intermediate results for each element of a recode."""
+
+
 def _apart(given: Mapping[str, list[torch.Tensor]], target: Mapping[str, torch.Tensor]) -> bool:
     """Whether the outputs share no memory with the inputs and stand on their device."""
     sources = [flat for flats in given.values() for flat in flats]

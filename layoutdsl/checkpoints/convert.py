@@ -82,35 +82,25 @@ def convert(
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
     left behind.
     """
-    from layoutdsl.checkpoints.opening import opened
-    from layoutdsl.checkpoints.planning import Planner, every_rank, number_of, one_rank
+    from layoutdsl.checkpoints.load import planned
+    from layoutdsl.checkpoints.planning import number_of
     from layoutdsl.checkpoints.report import Report
-    from layoutdsl.library import load_spec
 
     start = time.perf_counter()
-    folders, kernels = tuple(map(str, specs)), (to,) if isinstance(to, str) else tuple(to)
-    ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
-    for kernel in kernels:
-        load_spec(kernel, specs=folders, kind="kernel")
-    source = opened(src, folders)
-    if not any(job.quantized for job in source.work.jobs):
+    conversion = planned(src, target=to, tp=tp, rank=rank, ep=ep, specs=specs, backend=backend)
+    if not any(job.quantized for job in conversion.work.jobs):
         raise LayoutError(
             f"no layer of `{src}` is quantized",
             code="LP211",
             name="unknown-format",
             help="there is nothing to convert",
         )
-    planner = Planner(ranks, kernels, folders)
-    plans = tuple(planner.plans(job) for job in source.work.jobs)
-    from layoutdsl.checkpoints import run
-
-    conversion = run.Conversion(source.folder, source.work, planner, plans, backend)
-    report = Report.of(str(src), str(dst), str(source), source.work, planner, plans, conversion.peak)
+    report = Report.of(str(src), str(dst), conversion)
     if not dry_run:
-        from layoutdsl.checkpoints import writing
+        from layoutdsl.checkpoints import run, writing
 
         with writing.published(Path(dst) if rank is None else Path(dst) / f"rank-{rank}") as place:
-            homes = {r: place if rank is not None else place / f"rank-{number_of(r)}" for r in ranks}
+            homes = {r: place if rank is not None else place / f"rank-{number_of(r)}" for r in conversion.planner.ranks}
             run.write(conversion, homes)
         report.written = True
     report.seconds = time.perf_counter() - start

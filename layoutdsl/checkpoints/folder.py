@@ -278,12 +278,18 @@ def read_tensor(entry: Entry) -> torch.Tensor:
     if not entry.size:
         return torch.empty(entry.shape, dtype=dtype)
     buffer = bytearray(entry.size)
+    read_into(entry, 0, memoryview(buffer))
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(entry.shape)
+
+
+def read_into(entry: Entry, at: int, into: memoryview) -> None:
+    """Fill a buffer with the bytes of a tensor from `at` on. LayoutError where the file does not give them."""
+    done = 0
     try:
         with entry.file.open("rb", buffering=0) as file:
-            file.seek(entry.start)
-            view, at = memoryview(buffer), 0
-            while at < entry.size and (count := file.readinto(view[at:])):
-                at += count
+            file.seek(entry.start + at)
+            while done < len(into) and (count := file.readinto(into[done:])):
+                done += count
     except OSError as error:
         _fail(
             "LP213",
@@ -291,14 +297,13 @@ def read_tensor(entry: Entry) -> torch.Tensor:
             f"`{entry.file}`: tensor `{entry.name}` cannot be read: {(error.strerror or 'unknown reason').lower()}",
             None,
         )
-    if at < entry.size:
+    if done < len(into):
         _fail(
             "LP213",
             "bad-safetensors",
             f"`{entry.file}` became shorter while it was read, at tensor `{entry.name}`",
             AGAIN,
         )
-    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(entry.shape)
 
 
 def _fail(code: str, name: str, message: str, help: str | None) -> NoReturn:

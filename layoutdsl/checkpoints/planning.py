@@ -54,7 +54,6 @@ class Planner:
     to: tuple[str, ...]
     specs: tuple[str, ...]
     known: dict[tuple, tuple[Plan, ...]] = field(default_factory=dict)
-    slices: dict[str, tuple[Plan, Plan]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[Plan, ...]:
         """The plan of each rank. LayoutError names the unit, then what the planner has to say."""
@@ -67,11 +66,7 @@ class Planner:
         return self.known[key]
 
     def _compiled(self, job: Job) -> tuple[Plan, ...]:
-        target, params = str(job.group.path), self._params(job)
-        if job.quantized:
-            target = self._kernel(job)
-        else:
-            params |= {f"target.{name}": OWN.get(name, value) for name, value in job.params.items()}
+        target, params = self._target(job)
         made: dict[Ranks, Plan] = {}
         for ranks in map(self._own_ranks, self.ranks, [job] * len(self.ranks)):
             if ranks not in made:
@@ -82,7 +77,9 @@ class Planner:
             prove_ranks(tuple(made.values()), specs=self.specs)
         return tuple(made[self._own_ranks(ranks, job)] for ranks in self.ranks)
 
-    def _compile(self, job: Job, target: str, params: dict[str, ParamValue], ranks: Ranks) -> Plan:
+    def _compile(
+        self, job: Job, target: str, params: dict[str, ParamValue], ranks: Ranks, *, sharded: bool = False
+    ) -> Plan:
         return compile_plan(
             str(job.group.path),
             target,
@@ -93,8 +90,18 @@ class Planner:
             rank=ranks.rank,
             ep=ranks.ep,
             ep_rank=ranks.ep_rank,
+            sharded=sharded,
             specs=self.specs,
         )
+
+    def _target(self, job: Job) -> tuple[str, dict[str, ParamValue]]:
+        """What a job's tensors become, and all parameters."""
+        params = self._params(job)
+        if job.quantized:
+            return self._kernel(job), params
+        return str(job.group.path), params | {
+            f"target.{name}": OWN.get(name, value) for name, value in job.params.items()
+        }
 
     def _own_ranks(self, ranks: Ranks, job: Job) -> Ranks:
         """The same without expert-parallel ranks, where the unit has no experts to share: each has all of it."""
@@ -105,16 +112,14 @@ class Planner:
         assert isinstance(module, Module)
         return module
 
-    def back(self, job: Job, plan: Plan) -> tuple[Plan, Plan]:
-        """The way back from a rank's outputs, and the rank's slice of the source in the source's own format."""
-        if plan.digest not in self.slices:
-            self.slices[plan.digest] = plan.inverse(specs=self.specs), self.slice(job, plan.ranks)
-        return self.slices[plan.digest]
-
     def slice(self, job: Job, ranks: Ranks) -> Plan:
         """The plan that takes a rank's slice out of the source, in the source's own format."""
         params = {**self._params(job), **{f"target.{name}": value for name, value in job.params.items()}}
         return self._compile(job, str(job.group.path), params, ranks)
+
+    def local(self, job: Job, ranks: Ranks) -> Plan:
+        """The plan that makes of a rank's slice what its plan makes of the whole."""
+        return self._compile(job, *self._target(job), ranks, sharded=True)
 
     def _params(self, job: Job) -> dict[str, ParamValue]:
         own = {name: value for name, value in job.unit.names.params.items() if not name.startswith("source.")}

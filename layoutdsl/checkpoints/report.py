@@ -8,14 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from layoutdsl.checkpoints.binding import Job, Work
+from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.names import Unit
 from layoutdsl.checkpoints.planning import Planner, number_of
 from layoutdsl.checkpoints.progress import clock, in_bytes
 from layoutdsl.codes import DTYPE_BITS, code_named
 from layoutdsl.layout import Run
 from layoutdsl.plan import Plan
+
+if TYPE_CHECKING:
+    from layoutdsl.checkpoints.run import Conversion
 
 HEAD = ("unit", "kernel", "on a rank", "stored", "bytes", "padding")
 NUMBERS = 2
@@ -84,27 +88,20 @@ class Report:
     verified: object = None
 
     @staticmethod
-    def of(
-        source: str,
-        destination: str,
-        fmt: str,
-        work: Work,
-        planner: Planner,
-        plans: Sequence[tuple[Plan, ...]],
-        peak: int,
-    ) -> Report:
+    def of(source: str, destination: str, conversion: Conversion) -> Report:
         """The report of a conversion that was planned and not yet run."""
+        planner, copies = conversion.planner, conversion.work.copies
         return Report(
             source,
             destination,
-            fmt,
+            str(conversion.source),
             not planner.to,
             _ranks_text(planner),
             len(planner.ranks),
-            rows_of(zip(work.jobs, plans, strict=True)),
-            tuple(entry.name for entry in work.copies),
-            sum(entry.size for entry in work.copies),
-            peak,
+            rows_of(conversion.jobs()),
+            tuple(entry.name for entry in copies),
+            sum(entry.size for entry in copies),
+            conversion.peak,
         )
 
     @property

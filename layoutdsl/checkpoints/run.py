@@ -10,14 +10,18 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
+from layoutdsl.backends import scratch
 from layoutdsl.checkpoints.binding import Job, Work
-from layoutdsl.checkpoints.folder import Folder
+from layoutdsl.checkpoints.folder import Entry, Folder, read_tensor
+from layoutdsl.checkpoints.opening import Opened
 from layoutdsl.checkpoints.planning import Planner, number_of, within
 from layoutdsl.checkpoints.progress import Progress
+from layoutdsl.checkpoints.reading import Given, Source, bytes_of, ranges, read, source_of
 from layoutdsl.checkpoints.writing import Writer, sync
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan
@@ -32,31 +36,80 @@ Tensors = dict[str, torch.Tensor]
 class Conversion:
     """All that is known before a weight is read. `plans` has a plan per rank for each of the work's jobs."""
 
-    folder: Folder
-    work: Work
+    source: Opened
     planner: Planner
     plans: tuple[tuple[Plan, ...], ...]
     backend: str
     device: str = "cpu"
 
-    def jobs(self) -> Iterator[tuple[Job, tuple[Plan, ...]]]:
-        return zip(self.work.jobs, self.plans, strict=True)
+    @property
+    def folder(self) -> Folder:
+        return self.source.folder
 
     @property
-    def peak(self) -> int:
-        return 0
+    def work(self) -> Work:
+        return self.source.work
 
-    def made(self, job: Job, plan: Plan) -> Tensors:
+    def jobs(self) -> Iterator[tuple[Job, tuple[Plan, ...]]]:
+        """Each unit with its plan for each rank."""
+        return zip(self.work.jobs, self.plans, strict=True)
+
+    def sourced(self) -> Iterator[tuple[Job, tuple[Source, ...]]]:
+        """Each unit with how it gets into memory for each rank."""
+        return zip(self.work.jobs, self.sources, strict=True)
+
+    def reads(self) -> Iterator[tuple[Path, str, int, int]]:
+        """(file, tensor, begin, end) of every stretch of bytes that will be read, counted in the file."""
+        for job, sources in self.sourced():
+            for source in sources:
+                for entry, begin, end in ranges(source, job):
+                    yield entry.file, entry.name, entry.start + begin, entry.start + end
+        for entry in self.work.copies:
+            yield entry.file, entry.name, entry.start, entry.start + entry.size
+
+    def read(self, entry: Entry) -> torch.Tensor:
+        """A tensor that is copied."""
+        return read_tensor(entry).to(self.device)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[Source, ...], ...]:
+        """How each unit gets into memory for each rank; units that look alike have it in common."""
+        known: dict[int, tuple[Source, ...]] = {}
+        found: list[tuple[Source, ...]] = []
+        for job, plans in self.jobs():
+            if id(plans) not in known:
+                known[id(plans)] = tuple(source_of(self.planner, job, plan) for plan in plans)
+            found.append(known[id(plans)])
+        return tuple(found)
+
+    @property
+    def size(self) -> int:
+        """Bytes to read, over all ranks."""
+        copies = sum(entry.size for entry in self.work.copies) * len(self.planner.ranks)
+        return sum(source.size for each in self.sources for source in each) + copies
+
+    @cached_property
+    def peak(self) -> int:
+        """Bytes in memory at once, above what the interpreter with torch takes: one unit's slice on one rank, what it
+        becomes, and what the backend needs meanwhile."""
+        sources = {id(source): source for each in self.sources for source in each}.values()
+        units = [one.size + sum(map(bytes_of, one.plan.outputs)) + scratch(self.backend, one.plan) for one in sources]
+        return max([*units, *(entry.size for entry in self.work.copies)])
+
+    def made(self, job: Job, source: Source) -> Tensors:
         """One unit on one rank: its tensors by their names in the output."""
-        given: dict[str, torch.Tensor | list[torch.Tensor]] = {}
-        for name, entries in job.inputs.items():
-            read = [self.folder.read(entry.name).to(self.device) for entry in entries]
-            given[name] = read if job.apart(name) else read[0]
+        given = read(source, job)
+        if self.device != "cpu":
+            given = {name: _to(tensor, self.device) for name, tensor in given.items()}
         try:
-            found = plan.run(given, backend=self.backend)
+            found = source.plan.run(given, backend=self.backend)
         except LayoutError as error:
             raise within(job, error) from None
         return {output_name(job, name): tensor for name, tensor in found.items()}
+
+
+def _to(given: Given, device: str) -> Given:
+    return [tensor.to(device) for tensor in given] if isinstance(given, list) else given.to(device)
 
 
 def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> None:
@@ -65,21 +118,21 @@ def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> None:
     homes: rank -> its folder.
     """
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(conversion.work.size * len(homes)))
+        progress = stack.enter_context(Progress(conversion.size))
         writers: list[Writer] = []
         for at, (ranks, home) in enumerate(homes.items()):
             home.mkdir(exist_ok=True)
             described, metadata = _described(conversion, at, ranks)
             writers.append(Writer(home / FILE, described, metadata))
             stack.callback(writers[-1].abandon)
-        for job, plans in conversion.jobs():
-            for plan, writer in zip(plans, writers, strict=True):
-                progress.at(job.unit.name, job.size)
-                for name, tensor in conversion.made(job, plan).items():
+        for job, sources in conversion.sourced():
+            for source, writer in zip(sources, writers, strict=True):
+                progress.at(job.unit.name, source.size)
+                for name, tensor in conversion.made(job, source).items():
                     writer.write(name, tensor)
         for entry in conversion.work.copies:
             progress.at(entry.name, entry.size * len(writers))
-            tensor = conversion.folder.read(entry.name)
+            tensor = read_tensor(entry)
             for writer in writers:
                 writer.write(entry.name, tensor)
         for writer, home in zip(writers, homes.values(), strict=True):

@@ -1,0 +1,76 @@
+"""A rank's kernel tensors one unit after another, for a loader that has nothing to do with files.
+
+for name, tensor in layoutdsl.load("model", tp=4, rank=1, device="cuda"):
+    parameters[name].data = tensor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from layoutdsl.checkpoints.run import Conversion
+
+
+def load(
+    model_dir: str | Path,
+    *,
+    target: str | Sequence[str] = (),
+    tp: int = 1,
+    rank: int = 0,
+    ep: int = 1,
+    device: str | torch.device = "cpu",
+    specs: Sequence[str | Path] = (),
+    backend: str = "torch",
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of one rank, by the name that `convert` gives it; tensors that are copied come last.
+
+    target: a kernel spec, or several, of which the first that takes a layer's codes counts; without, of the shipped
+    ones. rank: which of tp times ep ranks, tensor-parallel neighbours first. specs: folders of the user's own specs and
+    names. Only the bytes that the rank needs are read, and one unit is in memory at a time.
+
+    Everything is checked before the first tensor. Raises LayoutError that names file and tensor, what was expected and
+    what was found.
+    """
+    conversion = planned(model_dir, target=target, tp=tp, rank=rank, ep=ep, specs=specs, backend=backend, device=device)
+    return _tensors(conversion)
+
+
+def planned(
+    model_dir: str | Path,
+    *,
+    target: str | Sequence[str] = (),
+    tp: int = 1,
+    rank: int | None = None,
+    ep: int = 1,
+    specs: Sequence[str | Path] = (),
+    backend: str = "torch",
+    device: str | torch.device = "cpu",
+) -> Conversion:
+    """All that is known before a weight is read, for one rank or (None) for all. Its `plans`, `peak` and `reads` say
+    what each unit becomes, what that takes, and which bytes of which file."""
+    from layoutdsl import backends
+    from layoutdsl.checkpoints.opening import opened
+    from layoutdsl.checkpoints.planning import Planner, every_rank, one_rank
+    from layoutdsl.checkpoints.run import Conversion
+    from layoutdsl.library import load_spec
+
+    backends.load(backend)
+    folders, kernels = tuple(map(str, specs)), (target,) if isinstance(target, str) else tuple(target)
+    ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
+    for kernel in kernels:
+        load_spec(kernel, specs=folders, kind="kernel")
+    source = opened(model_dir, folders)
+    planner = Planner(ranks, kernels, folders)
+    return Conversion(source, planner, tuple(planner.plans(job) for job in source.work.jobs), backend, str(device))
+
+
+def _tensors(conversion: Conversion) -> Iterator[tuple[str, torch.Tensor]]:
+    for job, (source,) in conversion.sourced():
+        yield from conversion.made(job, source).items()
+    for entry in conversion.work.copies:
+        yield entry.name, conversion.read(entry)

@@ -1,0 +1,159 @@
+"""A rank's slice of a unit, read from its files: only the bytes that the rank needs, where they are whole bytes.
+
+    source = source_of(planner, job, plan)    # before a byte is read: ranges(source, job) says which are needed
+    made = source.plan.run(read(source, job))
+
+The slice is itself a plan, from the checkpoint's format to the same format for one rank. What it only moves is read
+straight to its place; the little that is left (a stored shape, a word cut in two) goes through that plan. Where ranks
+cannot have slices of their own, as with act-order, the tensors are read whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from layoutdsl.checkpoints.binding import Job
+from layoutdsl.checkpoints.folder import Entry, read_into, read_tensor
+from layoutdsl.checkpoints.planning import Planner
+from layoutdsl.codes import DTYPE_BITS
+from layoutdsl.errors import LayoutError
+from layoutdsl.plan import Plan, TensorInfo
+from layoutdsl.reads import Span, split
+
+GAP = 4096
+"""Bytes between two ranges up to which both are read in one go: a disk reads no less than a page."""
+
+CHUNK = 1 << 24
+"""Most bytes that are read in one go where not all of them are needed."""
+
+Given = torch.Tensor | list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Source:
+    """How one unit gets into memory, and the plan that goes on from there.
+
+    spans: bytes of the files' tensors that are bytes of the slice's. rest: the plan that makes the slice's other
+    tensors, from whole ones. Without a `slice` the tensors are read whole.
+    """
+
+    plan: Plan
+    slice: Plan | None
+    spans: tuple[Span, ...]
+    rest: Plan | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of source tensors that are in memory at most, before the plan runs."""
+        whole = 0 if self.rest is None else sum(map(bytes_of, self.rest.inputs))
+        return sum(map(bytes_of, self.plan.inputs)) + whole
+
+
+def source_of(planner: Planner, job: Job, plan: Plan) -> Source:
+    """The source of one unit for the rank of its plan."""
+    whole = Source(plan, None, (), None)
+    gathers = any(move.gather_k or move.gather_n for program in plan.programs for move in program.moves)
+    if plan.ranks.tp * plan.ranks.ep == 1 or gathers:
+        return whole
+    try:
+        slice, local = planner.slice(job, plan.ranks), planner.local(job, plan.ranks)
+    except LayoutError:
+        return whole
+    moved, rest = split(slice)
+    return Source(local, slice, moved, rest) if local.outputs == plan.outputs else whole
+
+
+def ranges(source: Source, job: Job) -> Iterator[tuple[Entry, int, int]]:
+    """Every stretch of bytes that is needed: the tensor, and [begin, end) inside it; before a byte is read."""
+    plan = source.slice or source.plan
+    for name, reads in plan.reads().items():
+        for entry, base, _ in _experts(plan, job, name):
+            yield from ((entry, base + begin, base + end) for begin, end in reads.ranges())
+
+
+def read(source: Source, job: Job) -> dict[str, Given]:
+    """The tensors that the source's plan takes, in memory. LayoutError where a file cannot be read."""
+    if source.slice is None:
+        return _whole(source.plan, job)
+    found: dict[str, Given] = {}
+    for info in source.slice.outputs:
+        spans = [span for span in source.spans if span.target == info.name]
+        if spans:
+            found[info.name] = _sliced(source.slice, job, info, spans)
+    if source.rest is not None:
+        found.update(source.rest.run(_whole(source.rest, job)))
+    return found
+
+
+def _whole(plan: Plan, job: Job) -> dict[str, Given]:
+    """The whole tensors that a plan reads; of experts that are not this rank's, nothing."""
+    found: dict[str, Given] = {}
+    _, start, count = plan.experts
+    for name in plan.input:
+        entries = job.inputs[name]
+        here = range(start, start + count) if job.apart(name) else range(1)
+        tensors = [read_tensor(entry) if at in here else torch.empty(0) for at, entry in enumerate(entries)]
+        found[name] = tensors if job.apart(name) else tensors[0]
+    return found
+
+
+def _sliced(plan: Plan, job: Job, info: TensorInfo, spans: Sequence[Span]) -> torch.Tensor:
+    """One tensor of the slice, of all the rank's experts, filled from the files."""
+    first = job.inputs[spans[0].source][0]
+    made = torch.empty(info.full_shape, dtype=getattr(torch, first.dtype))
+    into = memoryview(made.view(-1).view(torch.uint8).numpy())
+    for name in dict.fromkeys(span.source for span in spans):
+        pieces = sorted(piece for span in spans if span.source == name for piece in span.pieces())
+        each = len(into) // max(info.experts if not info.shared else 1, 1)
+        for at, (entry, base, _) in enumerate(_experts(plan, job, name)):
+            for group in _near(pieces):
+                _fill(entry, base, group, into[at * each : (at + 1) * each])
+    return made
+
+
+def _experts(plan: Plan, job: Job, name: str) -> Iterator[tuple[Entry, int, int]]:
+    """(tensor, where an expert's bytes begin in it, how many they are) for each of the rank's experts."""
+    info, entries = plan.input[name], job.inputs[name]
+    _, start, count = plan.experts
+    if job.apart(name):
+        yield from ((entry, 0, entry.size) for entry in entries[start : start + count])
+        return
+    size = entries[0].size // (info.experts if info.experts and not info.shared else 1)
+    here = range(start, start + count) if info.experts and not info.shared else range(1)
+    yield from ((entries[0], expert * size, size) for expert in here)
+
+
+Piece = tuple[int, int, int]
+"""(source byte, target byte, length)"""
+
+
+def _near(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Pieces in the order of the file, those together that are read in one go."""
+    group: list[Piece] = []
+    for piece in pieces:
+        if group and (piece[0] - sum(group[-1][::2]) > GAP or sum(piece[::2]) - group[0][0] > CHUNK):
+            yield group
+            group = []
+        group.append(piece)
+    if group:
+        yield group
+
+
+def _fill(entry: Entry, base: int, group: Sequence[Piece], into: memoryview) -> None:
+    begin, end = group[0][0], sum(group[-1][::2])
+    if len(group) == 1:
+        read_into(entry, base + begin, into[group[0][1] : group[0][1] + end - begin])
+        return
+    between = memoryview(bytearray(end - begin))
+    read_into(entry, base + begin, between)
+    for source, target, length in group:
+        into[target : target + length] = between[source - begin : source - begin + length]
+
+
+def bytes_of(info: TensorInfo) -> int:
+    """Bytes of a plan's tensor, all experts."""
+    return math.prod(info.full_shape) * DTYPE_BITS[info.dtypes[0]] // 8
