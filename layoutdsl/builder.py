@@ -211,7 +211,9 @@ class Builder:
                 name="no-source",
                 help="set source.input_scale=true, or leave target.input_scale out",
             )
-        return self._plain(pair, target, "input_scale", Recode("copy", "float32", "float32"))
+        source = pair.source["input_scale"][0]
+        alone = Recode("copy", source.code.name, target.code.name)  # unlike a global scale, nothing goes with it
+        return self._plain(pair, target, "input_scale", recodes.for_global(pair.matrix.name, source, target, alone))
 
     def _weight_shape(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         values = _logical_shape(pair.matrix, target, "local")

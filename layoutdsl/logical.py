@@ -66,7 +66,7 @@ def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
             "source": "itself",
             "params": {
                 "group": {"type": "group", "default": -1},
-                "dtype": ["float16", "bfloat16"],
+                "dtype": ["float16", "bfloat16", "float32"],
                 "act_order": {"type": "bool", "default": False},
             },
             "parts": {"stored": ["apart"], "orders": [["gate", "up"]]},

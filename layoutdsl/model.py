@@ -193,9 +193,33 @@ class Format(Spec):
     value: Value
 
 
+def _several(value: Any) -> Any:
+    """One alternative is short for a list of one, and so is one value."""
+    return [_entries(entries) for entries in (value if isinstance(value, list) else [value])]
+
+
+def _entries(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: wanted if isinstance(wanted, list) else [wanted] for key, wanted in value.items()}
+
+
+_TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+_ENTRIES = {"type": "object", "additionalProperties": _TEXTS, "minProperties": 1}
+Entries = Annotated[dict[str, Annotated[tuple[str, ...], Field(min_length=1)]], Field(min_length=1)]
+
+
 class Checkpoint(Format):
     checkpoint: str
-    detect: dict[str, str] = Field({}, description="entries of quantization_config that name this format")
+    detect: Annotated[
+        tuple[Entries, ...],
+        BeforeValidator(_several),
+        WithJsonSchema({"anyOf": [_ENTRIES, {"type": "array", "items": _ENTRIES}]}),
+    ] = Field(
+        (),
+        description="entries of quantization_config that name this format, dotted key -> value or values; several such "
+        "mappings are alternatives. `null` also stands for what is absent, `*` for whatever is there",
+    )
 
     @property
     def name(self) -> str:

@@ -19,6 +19,8 @@ from layoutdsl.resolve import Ranks, Stored
 if TYPE_CHECKING:
     import torch
 
+    from layoutdsl.reads import Reads
+
 FORM = 1
 """Version of the JSON form."""
 
@@ -333,6 +335,12 @@ class Plan:
         from layoutdsl.compile import invert
 
         return invert(self, specs=specs)
+
+    def reads(self) -> Mapping[str, Reads]:
+        """The bytes that are needed of each input, inside the tensor of one expert; all others may hold anything."""
+        from layoutdsl.reads import reads
+
+        return reads(self)
 
     def explain(self) -> str:
         """Axes, tensors, padding with reasons, bytes, losses and duties, as text."""

@@ -373,7 +373,9 @@ def reach_table() -> Iterator[str]:
     prefix = "marlin_" if all(kernel.spec.name.startswith("marlin_") for kernel in kernels) else ""
     rows = [("checkpoint", *(kernel.name.replace(prefix, "") for kernel in kernels))]
     for checkpoint in variants(Checkpoint):
-        rows.append((checkpoint.name, *(in_a_word(checkpoint, kernel) for kernel in kernels)))
+        words = [in_a_word(checkpoint, kernel) for kernel in kernels]
+        if any(words):  # what is not quantized goes to no kernel
+            rows.append((checkpoint.name, *words))
     yield from table(*rows)
     if prefix:
         yield from ("", f"Kernel names without their `{prefix}`.")
@@ -454,8 +456,8 @@ def entry(path: Path, spec: Spec) -> Iterator[str]:
         yield from ("", *tensor_table(raw["tensors"]))
         yield from ("", f"Value: `{raw['value']}`. Fused parts: {', '.join(spec.parts.stored)}.")
     if isinstance(spec, Checkpoint) and spec.detect:
-        facts = ", ".join(f"`{name}: {value}`" for name, value in spec.detect.items())
-        yield from ("", f"Detected in config.json by `quantization_config` with {facts}.")
+        words = "; or ".join(map(facts, spec.detect))
+        yield from ("", f"Detected in config.json by `quantization_config` with {words}.")
     if isinstance(spec, Kernel):
         yield from ("", accepted(spec))
     if isinstance(spec, Module):
@@ -464,6 +466,18 @@ def entry(path: Path, spec: Spec) -> Iterator[str]:
         yield from ("", reached(spec))
     tried = "; ".join(" ".join(f"{name}={shown(value)}" for name, value in line.items()) for line in raw["try"])
     yield from ("", f"Tried at: {tried}.")
+
+
+def facts(entries: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(fact(key, values) for key, values in entries.items())
+
+
+def fact(key: str, values: Sequence[str]) -> str:
+    """An entry of config.json in words: `key: this` or `that` or none."""
+    words = [f"`{value}`" for value in values if value not in ("null", "*")]
+    if not words:
+        return f"any `{key}`" if "*" in values else f"no `{key}`"
+    return f"`{key}: {' or '.join(words)[1:]}{' or none' if 'null' in values else ''}"
 
 
 def parameter(item: tuple[str, Param]) -> tuple[str, str, str, str, str]:

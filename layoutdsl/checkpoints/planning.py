@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from layoutdsl import library, recodes
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.names import own_params
+from layoutdsl.choose import kernel_for
 from layoutdsl.compile import compile_plan
 from layoutdsl.errors import Diagnostic, LayoutError
 from layoutdsl.library import load_spec
-from layoutdsl.model import Kernel, Module, ParamValue
+from layoutdsl.model import Module, ParamValue
 from layoutdsl.plan import Plan
 from layoutdsl.prove import prove_ranks
-from layoutdsl.resolve import Matrix, Ranks, Side, bind, matrices, pad, tensors
+from layoutdsl.resolve import Ranks, bind, matrices
 
 OWN = {"parts": "stacked", "transposed": False}
 """How a layer that is not quantized is written: its parts in one tensor, outputs before inputs."""
@@ -98,7 +97,9 @@ class Planner:
         """What a job's tensors become, and all parameters."""
         params = self._params(job)
         if job.quantized:
-            return self._kernel(job), params
+            module = self._module(job)
+            found = matrices(module, bind(module, own_params(job.unit.names, module)), job.sizes, Ranks())
+            return kernel_for(job.group.spec, job.params, found, asked=self.to, specs=self.specs), params
         return str(job.group.path), params | {
             f"target.{name}": OWN.get(name, value) for name, value in job.params.items()
         }
@@ -142,57 +143,6 @@ class Planner:
                 )
 
     # the kernel -------------------------------------------------------------------------------------------------------
-
-    def _kernel(self, job: Job) -> str:
-        """The first of the kernels asked for, or else of the shipped ones by name, that holds the same kind of codes
-        and scales."""
-        if len(self.to) == 1:
-            return self.to[0]
-        module = self._module(job)
-        matrix = matrices(module, bind(module, own_params(job.unit.names, module)), job.sizes, Ranks())[0]
-        for name in self.to or map(str, library.files()):
-            kernel = load_spec(name, specs=self.specs)
-            if isinstance(kernel, Kernel):
-                try:
-                    self._fits(kernel, job, matrix)
-                    return name if self.to else kernel.name
-                except LayoutError:
-                    continue
-        raise LayoutError(
-            f"{'none of these kernels' if self.to else 'no shipped kernel'} takes the codes of `{job.group.spec.name}`",
-            code="LP130",
-            name="no-conversion",
-            help="name a kernel of your own with --to and its folder with --specs",
-        )
-
-    def _fits(self, kernel: Kernel, job: Job, matrix: Matrix) -> None:
-        """LayoutError where the kernel's codes or scales are of another kind. Shapes are the planner's business."""
-        params = bind(kernel, _accepted(kernel, job.params))
-        (padded,) = pad(kernel, params, [matrix], [0])
-        source = {tensor.role: tensor for tensor in tensors(Side(job.group.spec, job.params, "whole"), matrix)}
-        target = {tensor.role: tensor for tensor in tensors(Side(kernel, params, "padded"), padded, 0)}
-        recodes.for_codes(matrix.name, source["codes"], target["codes"], "zero_point" in source, False)
-        if "scale" in source and "scale" in target:
-            scale = recodes.for_scale(
-                matrix.name, source["scale"], target["scale"], source.get("global_scale"), target.get("global_scale")
-            )
-            if "global_scale" in target:
-                recodes.for_global(matrix.name, source.get("global_scale"), target["global_scale"], scale)
-        elif "scale" in source or "scale" in target:
-            raise LayoutError("one side has scales, the other has none")
-
-
-def _accepted(kernel: Kernel, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
-    """Those of the source's parameters that the kernel has and takes."""
-    found: dict[str, ParamValue] = {}
-    for name, value in params.items():
-        if name in kernel.params:
-            try:
-                bind(kernel, {name: value})
-                found[name] = value
-            except LayoutError:
-                continue
-    return found
 
 
 def within(job: Job, error: LayoutError) -> LayoutError:

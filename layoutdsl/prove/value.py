@@ -22,7 +22,7 @@ ALLOWED = {
     "global_scale": ("copy", "rescale", "reciprocal", "nvfp4_global", "largest"),
     "bias": ("copy", "rescale", "constant"),
     "act_order": ("copy", "ramp"),
-    "input_scale": ("copy",),
+    "input_scale": ("copy", "rescale", "reciprocal"),
     "weight_shape": ("shape",),
 }
 """Recodes by the role of the tensor that they make."""
@@ -216,7 +216,7 @@ class _Values:
             self._fail(f"groups of {group} are counted")
 
     def input_scale(self) -> None:
-        self._no_power()
+        self._scaled()
 
     def weight_shape(self) -> None:
         self._no_power()
