@@ -17,7 +17,7 @@ import torch
 
 from layoutdsl.plan import Move
 
-PIECE = 1 << 22
+PIECE = 1 << 20
 """How many elements are recoded or looked up at once; bounds the memory of intermediate results."""
 
 Loop = tuple[int, int, int, int, int]

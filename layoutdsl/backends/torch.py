@@ -56,24 +56,21 @@ def run(
 
 
 def scratch(plan: Plan) -> int:
-    """Bytes of intermediate results at most. Of one expert at a time a 4-bit tensor is unpacked on each side, and codes
-    are looked at for what is not finite; recodes see PIECE elements at once."""
+    """Bytes of intermediate results at most: of one expert at a time a 4-bit tensor unpacked on each side, operands at
+    every element, and what a recode or a reduction makes of PIECE elements."""
+    unpacked = max((info.codes for info in plan.inputs if code_named(info.code).bits == 4), default=0)
     most = 0
     for program in plan.programs:
-        target = plan.output[program.output]
-        sides = (target, *(plan.input[name] for name in program.sources[:1]))
-        size = sum(info.codes for info in sides if code_named(info.code).bits == 4)
-        if program.recode.name == "copy":
-            size += sum(info.codes for info in sides[1:] if code_named(info.code).bits != 4)
-        else:
-            size += RECODED * min(target.codes, PIECE)
-        size += sum(target.codes for _ in program.operands)
+        codes = plan.output[program.output].codes
+        copies = code_named(plan.output[program.output].code).bits == 4
+        size = (copies + len(program.operands)) * codes
+        size += (COPIED if program.recode.name == "copy" else RECODED) * min(codes, PIECE)
         most = max(most, size)
-    return most
+    return unpacked + most
 
 
-RECODED = 32
-"""Bytes of intermediate results for each element of a recode."""
+COPIED, RECODED = 2, 48
+"""Bytes of intermediate results for each element that is looked at for being finite, and for each that is recoded."""
 
 
 def _apart(given: Mapping[str, list[torch.Tensor]], target: Mapping[str, torch.Tensor]) -> bool:
@@ -200,8 +197,11 @@ class _Torch:
         code = code_named(program.recode.source)
         if program.recode.name != "copy" or code.bits == 4:
             return program.recode.name == "copy"
-        bad = non_finite(code, self.sources.codes(name, expert))
-        return bad is None or not bool(bad.any())
+        for part in self.sources.codes(name, expert).split(PIECE):
+            bad = non_finite(code, part)
+            if bad is not None and bool(bad.any()):
+                return False
+        return True
 
     def _piece(self, program: Program, move: Move, box: Box, expert: int, target: torch.Tensor | None,
                operands: Mapping[str, torch.Tensor], clean: bool) -> None:

@@ -80,10 +80,10 @@ class Work:
 def bound(folder: Folder, declared: Declared, names: Names, architecture: str, specs: tuple[str, ...] = ()) -> Work:
     """Every tensor's place. LayoutError for tensors without one, missing ones, and ones that differ from the format."""
     numbers = Sizes(names, folder.config)
-    for key, count in names.count.items():
-        if key != EXPERT and numbers[count] > len(folder.entries):
+    for key in names.count:
+        if key != EXPERT and numbers.count(key) > len(folder.entries):
             raise LayoutError(
-                f"config.json counts {numbers[count]} of `{key}`, the files hold {len(folder.entries)} tensors in all",
+                f"config.json counts {numbers.count(key)} of `{key}`, the files hold {len(folder.entries)} tensors",
                 code="LP215",
                 name="bad-config",
             )

@@ -31,6 +31,8 @@ from layoutdsl.source import Tree
 
 Numbers = Annotated[tuple[Number, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
 
+Counts = Annotated[tuple[str, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
+
 
 class There(Base):
     """When a unit or a copied tensor must be in the checkpoint: always, unless one of these says otherwise."""
@@ -78,7 +80,9 @@ class Names(Base):
     source: str = Field(min_length=1, description="where the names come from")
     architectures: tuple[str, ...] = Field(min_length=1, description="as config.json states them")
     config: dict[str, Numbers] = Field(min_length=1)
-    count: dict[str, str] = Field({}, description="placeholder -> the number of `config` that counts it")
+    count: dict[str, Counts] = Field(
+        {}, description="placeholder -> the number of `config` that counts it; of several the least that the files need"
+    )
     units: dict[str, UnitNames] = Field(min_length=1)
     copied: dict[str, Presence] = Field({})
 
@@ -119,9 +123,10 @@ def _read(path: Path, changed: int, size: int) -> Names:
 
 
 def _findings(names: Names, tree: Tree) -> Iterator[Diagnostic]:
-    for key, count in names.count.items():
-        if count not in names.config:
-            yield _unknown(tree, count, names.config, ("count", key), None)
+    for key, counts in names.count.items():
+        for count in counts:
+            if count not in names.config:
+                yield _unknown(tree, count, names.config, ("count", key), None)
     for key, unit in names.units.items():
         place = ("units", key)
         for axis, sizes in unit.sizes.items():
@@ -190,13 +195,28 @@ class Sizes(Mapping[str, int]):
 
     def __init__(self, names: Names, config: Mapping[str, Any]):
         self.names = names
-        self.stated = {k: v for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)}
+        # A list of layers' kinds counts the layers.
+        lengths = {key: len(value) if isinstance(value, list) else value for key, value in config.items()}
+        self.stated = {k: v for k, v in lengths.items() if isinstance(v, int) and not isinstance(v, bool)}
         self.known: dict[str, int] = {}
+        self.least: dict[str, int] = {}
 
     def __getitem__(self, name: str) -> int:
         if name not in self.known:
             self.known[name] = self._found(name)
         return self.known[name]
+
+    def count(self, placeholder: str) -> int:
+        """How often a placeholder repeats: of several numbers the least that reaches what `need` was told, else the
+        greatest."""
+        stated = [self[name] for name in self.names.count[placeholder] if self._way(name)]
+        numbers = stated or [self[self.names.count[placeholder][0]]]
+        enough = [number for number in numbers if number >= self.least.get(placeholder, 0)]
+        return min(enough) if placeholder in self.least and enough else max(numbers)
+
+    def need(self, placeholder: str, number: int) -> None:
+        """The files hold so many, at least."""
+        self.least[placeholder] = max(number, self.least.get(placeholder, 0))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names.config)
@@ -205,9 +225,9 @@ class Sizes(Mapping[str, int]):
         return len(self.names.config)
 
     def _found(self, name: str) -> int:
-        ways = self.names.config[name]
-        way = next((way for way in ways if all(key in self.stated for key, _, _ in way.names())), None)
+        way = self._way(name)
         if way is None:
+            ways = self.names.config[name]
             needed = " or ".join(" and ".join(f"`{key}`" for key, _, _ in way.names()) for way in ways)
             raise LayoutError(
                 f"config.json lacks {needed} (a whole number)",
@@ -221,6 +241,11 @@ class Sizes(Mapping[str, int]):
                 f"config.json makes `{name}` {found}, at least 1 is needed", code="LP215", name="bad-config"
             )
         return found
+
+    def _way(self, name: str) -> Expr | None:
+        """The first expression of which config.json states every key."""
+        ways = self.names.config[name]
+        return next((way for way in ways if all(key in self.stated for key, _, _ in way.names())), None)
 
 
 def _evaluated(expr: Expr, scope: Mapping[str, int]) -> int:
@@ -290,11 +315,11 @@ class Places:
         self,
         names: Names,
         tensors: Sequence[str],
-        numbers: Mapping[str, int],
+        numbers: Sizes,
         architecture: str,
         specs: tuple[str, ...] = (),
     ):
-        self.counts, self.numbers = names.count, numbers
+        self.counts, self.numbers = tuple(names.count), numbers
         self.known: dict[str, list[tuple[tuple[str | int, ...], Place]]] = {}
         for key, unit in names.units.items():
             if not unit.there.in_ or architecture in unit.there.in_:
@@ -319,7 +344,7 @@ class Places:
         return near and re.sub(_NUMBER, lambda _: str(next(numbers, "N")), near)
 
     def _holds(self, slot: str | int, value: int) -> bool:
-        return value < self.numbers[self.counts[slot]] if isinstance(slot, str) else slot == value
+        return value < self.numbers.count(slot) if isinstance(slot, str) else slot == value
 
     def _add_unit(self, key: str, unit: UnitNames, matrix: str, part: str, tensors: Sequence[str]) -> None:
         template = unit.template(matrix)
@@ -383,20 +408,20 @@ def own_params(unit: UnitNames, module: Module) -> dict[str, ParamValue]:
     return {name: value for name, value in unit.params.items() if name in module.params}
 
 
-def instances(names: Names, key: str, numbers: Mapping[str, int]) -> Iterator[Unit]:
+def instances(names: Names, key: str, numbers: Sizes) -> Iterator[Unit]:
     """Every instance that a unit can have, in order of the placeholders' numbers."""
     unit = names.units[key]
     words = set().union(*map(placeholders, unit.templates))
     used = [name for name in names.count if name in words and name != EXPERT]
-    for values in itertools.product(*(range(numbers[names.count[name]]) for name in used)):
+    for values in itertools.product(*(range(numbers.count(name)) for name in used)):
         yield Unit(key, unit, tuple(zip(used, values, strict=True)))
 
 
-def copies_of(names: Names, text: str, numbers: Mapping[str, int]) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:
+def copies_of(names: Names, text: str, numbers: Sizes) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:
     """Every tensor that a template of `copied` stands for, with the numbers in its name."""
     template = parse_template(text)
     used = [name for name in names.count if name in placeholders(template)]
-    for values in itertools.product(*(range(numbers[names.count[name]]) for name in used)):
+    for values in itertools.product(*(range(numbers.count(name)) for name in used)):
         at = tuple(zip(used, values, strict=True))
         yield template.fill(dict(at)), at
 

@@ -33,6 +33,9 @@ class Present:
 def present(folder: Folder, places: Places, names: Names, numbers: Sizes, architecture: str) -> Present:
     """LayoutError for a tensor that no template names, two of one place, a missing unit, and alternatives at once."""
     owned, copies = _sorted_out(folder, places, names)
+    for _, at in owned:
+        for placeholder, value in at:
+            numbers.need(placeholder, value + 1)
     keys = [key for key, unit in names.units.items() if _known(unit.there, architecture)]
     every = {(key, unit.at): unit for key in keys for unit in instances(names, key, numbers)}
     missing = [

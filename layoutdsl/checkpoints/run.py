@@ -31,6 +31,9 @@ FILE = "model.safetensors"
 CONFIG = "config.json"
 Tensors = dict[str, torch.Tensor]
 
+PLANS = 8_000_000
+"""Bytes of all plans and of our own code, about; a plan has tens of kB, whatever its sizes."""
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -91,10 +94,10 @@ class Conversion:
     @cached_property
     def peak(self) -> int:
         """Bytes in memory at once, above what the interpreter with torch takes: one unit's slice on one rank, what it
-        becomes, and what the backend needs meanwhile."""
+        becomes, what the backend needs meanwhile, and the plans."""
         sources = {id(source): source for each in self.sources for source in each}.values()
         units = [one.size + sum(map(bytes_of, one.plan.outputs)) + scratch(self.backend, one.plan) for one in sources]
-        return max([*units, *(entry.size for entry in self.work.copies)])
+        return PLANS + max([*units, *(entry.size for entry in self.work.copies)])
 
     def made(self, job: Job, source: Source) -> Tensors:
         """One unit on one rank: its tensors by their names in the output."""
