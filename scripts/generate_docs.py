@@ -3,8 +3,9 @@
     python scripts/generate_docs.py            write them
     python scripts/generate_docs.py --check    exit 1 where a file is not as it would be written
 
-docs/spec-reference.md and docs/formats.md are written whole; README.md, CONTRIBUTING.md and docs/laws.md have a part
-between two comments. Nothing is listed twice: a new key, code, recode, finding or spec shows up by itself.
+docs/spec-reference.md, docs/formats.md, docs/gallery.md and the pictures in docs/img are written whole; README.md,
+CONTRIBUTING.md and docs/laws.md have a part between two comments. Nothing is listed twice: a new key, code, recode,
+finding or spec shows up by itself.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from typing import Any
 from layoutdsl import LayoutError, Plan, codes, compile_plan, grammar, recodes, schema, source
 from layoutdsl.library import files, kind_of, read_spec
 from layoutdsl.model import KINDS, ROLES, Checkpoint, Format, Kernel, Module, Param, Spec
+from layoutdsl.show import drawing, module
+from layoutdsl.show.picture import picture_of
 
 ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "img"
 NOTE = "<!-- Written by scripts/generate_docs.py: change what it reads, not this text. -->"
 PART = ("<!-- {name}: written by scripts/generate_docs.py -->", "<!-- end of {name} -->")
 
@@ -46,13 +50,18 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where something is stale")
     check = parser.parse_args().check
     stale = [path for path, text in wanted() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    left = sorted(set(IMAGES.glob("*")) - {path for path, _ in wanted()})
+    for path in left:
+        if not check:
+            path.unlink()
+        print(f"{path.relative_to(ROOT)} {'belongs to no spec' if check else 'removed'}")
     for path, text in wanted():
         if path in stale and not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
         if path in stale:
             print(f"{path.relative_to(ROOT)} {'is stale' if check else 'written'}")
-    return 1 if check and stale else 0
+    return 1 if check and (stale or left) else 0
 
 
 @cache
@@ -61,6 +70,8 @@ def wanted() -> tuple[tuple[Path, str], ...]:
     return (
         (ROOT / "docs" / "spec-reference.md", text_of(reference())),
         (ROOT / "docs" / "formats.md", text_of(gallery())),
+        (ROOT / "docs" / "gallery.md", text_of(pictures())),
+        *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files())),
         *(
             (path, filled(path.read_text(encoding="utf-8"), name, list(lines)))
             for path, name, lines in (
@@ -199,11 +210,20 @@ most {most} characters. Every error shows its place inside the string."""
 
 def strings() -> Iterator[str]:
     yield from ("", "## The strings", "", *fenced(about(grammar)), "")
-    yield from table(("string", "form"), *(
-        (name, first_line(parse)) for name, parse in (
-            ("`split`", grammar.parse_split), ("`order`", grammar.parse_order), ("`value`", grammar.parse_value),
-            ("expression", grammar.parse_expr), ("`code`, `dtype`", grammar.parse_template),
-            ("names", grammar.parse_names))))
+    yield from table(
+        ("string", "form"),
+        *(
+            (name, first_line(parse))
+            for name, parse in (
+                ("`split`", grammar.parse_split),
+                ("`order`", grammar.parse_order),
+                ("`value`", grammar.parse_value),
+                ("expression", grammar.parse_expr),
+                ("`code`, `dtype`", grammar.parse_template),
+                ("names", grammar.parse_names),
+            )
+        ),
+    )
     calls = ", ".join(f"`{name}`" for name in grammar._CALLS)
     yield from ("", EXPRESSIONS.format(calls=calls, most=grammar.MAX_LENGTH))
 
@@ -221,9 +241,17 @@ def element_codes() -> Iterator[str]:
     yield from table(*rows)
     yield from ("", "`u4` and `u8` are shown with zero point 0, `n4` with 8.")
     yield from ("", "Storage types, and the code of a tensor that states none:", "")
-    yield from table(("dtype", "bits", "code"), *(
-        (f"`{name}`", str(bits), code(codes.CODE_OF_DTYPE[name]) if name in codes.CODE_OF_DTYPE else "must be stated")
-        for name, bits in codes.DTYPE_BITS.items()))
+    yield from table(
+        ("dtype", "bits", "code"),
+        *(
+            (
+                f"`{name}`",
+                str(bits),
+                code(codes.CODE_OF_DTYPE[name]) if name in codes.CODE_OF_DTYPE else "must be stated",
+            )
+            for name, bits in codes.DTYPE_BITS.items()
+        ),
+    )
 
 
 def number(value: float, bits: int) -> str:
@@ -265,8 +293,11 @@ def plain(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(v.value) if isinstance(v, ast.Constant) else f"<{ast.unparse(v.value)}>" for v in node.values
-                       if isinstance(v, ast.Constant | ast.FormattedValue))
+        return "".join(
+            str(v.value) if isinstance(v, ast.Constant) else f"<{ast.unparse(v.value)}>"
+            for v in node.values
+            if isinstance(v, ast.Constant | ast.FormattedValue)
+        )
     return ""
 
 
@@ -339,8 +370,11 @@ def values_of(spec: Format, name: str) -> tuple[Any, ...]:
 
 def plan_with(a: Variant, b: Variant, params: Mapping[str, Any]) -> Plan | None:
     for group in (None, 128, 32):
-        groups = {} if group is None else {
-            f"{side}.group": group for side, v in (("source", a), ("target", b)) if "group" in v.spec.params}
+        groups = (
+            {}
+            if group is None
+            else {f"{side}.group": group for side, v in (("source", a), ("target", b)) if "group" in v.spec.params}
+        )
         try:
             return compile_plan(a.spec, b.spec, "linear", SIZES, params={**params, **groups})
         except LayoutError:
@@ -482,8 +516,15 @@ def fact(key: str, values: Sequence[str]) -> str:
 
 def parameter(item: tuple[str, Param]) -> tuple[str, str, str, str, str]:
     name, param = item
-    values = ", ".join(map(code, param.values)) or {"bool": "`true`, `false`", "int": "a positive integer",
-                                                    "group": "a positive integer or `-1`", "names": "names"}[param.type]
+    values = (
+        ", ".join(map(code, param.values))
+        or {
+            "bool": "`true`, `false`",
+            "int": "a positive integer",
+            "group": "a positive integer or `-1`",
+            "names": "names",
+        }[param.type]
+    )
     default = "" if param.default is None else code(param.default)
     ways = (param.config,) if isinstance(param.config, str) else param.config or ()
     first = code(param.values[0]) if param.values else ""
@@ -555,6 +596,36 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+PICTURES = """\
+# Gallery
+
+Where each element stands, for every shipped spec. The pictures are drawn from the specs, as `layoutdsl show NAME --svg
+FILE` draws them; `layoutdsl show NAME` prints the same as text. Other sizes, parameters, tensors and numbers of ranks
+are arguments. Opened by itself, a picture tells of each cell its element, word, bits, lane and group where the pointer
+rests.
+
+First come the digits of the codes' tensor, those of a word in a frame; then its first words, what the digits make of
+them, and the way back: the word of each element of the matrix. Below are the beginnings of the tensors beside it."""
+
+
+def pictures() -> Iterator[str]:
+    yield from (NOTE, "", PICTURES)
+    for kind, model in KINDS.items():
+        yield from ("", f"## {kind.capitalize()} specs")
+        for spec in (spec for spec in map(read_spec, files()) if isinstance(spec, model)):
+            yield from ("", f"### {spec.name}", "", f"[{spec.doc}.](formats.md#{spec.name})", "")
+            yield f"![{spec.name}](img/{spec.name}.svg)"
+
+
+def picture(spec: Spec) -> str:
+    if isinstance(spec, Module):
+        return module.drawing_of(module.cut_of(spec))
+    assert isinstance(spec, Checkpoint | Kernel)
+    return drawing.drawing_of(picture_of(spec), None)
 
 
 if __name__ == "__main__":
