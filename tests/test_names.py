@@ -23,9 +23,6 @@ LAYOUTS = ("hub", "memory", "mtp")
 """As released checkpoints hold it, as transformers does in memory, and the former with the layers that predict further
 tokens."""
 
-PENDING = {("GptOssForCausalLM", "hub"): "the name of the weight lacks {tensor}, that of its bias has it"}
-"""What the language of names cannot say yet."""
-
 UNSERVED = {("NemotronHForCausalLM", "memory"), ("NemotronHForCausalLM_latent", "memory")}
 """Every name differs by its first word from those that save_pretrained writes."""
 
@@ -40,15 +37,7 @@ NORMS_BY_CONFIG = ("PhiForCausalLM", "Glm4MoeForCausalLM")
 
 def recorded(*layouts: str) -> list[object]:
     found = [(file, layout) for file, tables in RECORDED.items() for layout in layouts if layout in tables]
-    return [
-        pytest.param(
-            *one,
-            id="-".join(one),
-            marks=[pytest.mark.xfail(reason=PENDING[one], raises=LayoutError)] if one in PENDING else [],
-        )
-        for one in found
-        if one not in UNSERVED
-    ]
+    return [pytest.param(*one, id="-".join(one)) for one in found if one not in UNSERVED]
 
 
 def table(file: str, layout: str, kind: str) -> dict[str, list[int]]:

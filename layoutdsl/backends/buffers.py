@@ -30,7 +30,7 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
                 name="unknown-tensor",
                 help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
             )
-    _device(tensors)
+    device_of(tensors)
     found: dict[str, list[torch.Tensor]] = {}
     for info in plan.inputs:
         if info.name not in tensors:
@@ -106,7 +106,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
     """Output tensors by name: those of `out`, checked, or new ones on the inputs' device."""
-    device = _device(given)
+    device = device_of(given)
     for name in out or {}:
         if name not in plan.output:
             raise LayoutError(
@@ -140,7 +140,7 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
     return found
 
 
-def _device(given: Given) -> torch.device:
+def device_of(given: Given) -> torch.device:
     devices = {
         tensor.device
         for value in given.values()

@@ -40,7 +40,7 @@ def run(
 ) -> dict[str, torch.Tensor]:
     given = buffers.inputs(plan, tensors)
     target = buffers.allocate(plan, tensors, out)
-    converter = _Torch(plan, given, buffers.flat(next(iter(target.values()))).device)
+    converter = _Torch(plan, given, buffers.device_of(target or tensors))
     converter.counted = {name for name, _ in plan.losses} if report is not None else set()
     if out is None or _apart(given, target):
         converter.prepare()
@@ -64,13 +64,13 @@ def scratch(plan: Plan) -> int:
         codes = plan.output[program.output].codes
         copies = code_named(plan.output[program.output].code).bits == 4
         size = (copies + len(program.operands)) * codes
-        size += (COPIED if program.recode.name == "copy" else RECODED) * min(codes, PIECE)
+        size += (LOOKED_AT if program.recode.name in ("copy", *TOTAL) else RECODED) * min(codes, PIECE)
         most = max(most, size)
     return unpacked + most
 
 
-COPIED, RECODED = 2, 48
-"""Bytes of intermediate results for each element that is looked at for being finite, and for each that is recoded."""
+LOOKED_AT, RECODED = 4, 48
+"""Bytes of intermediate results for each element whose code is looked at, and for each whose value is."""
 
 
 def _apart(given: Mapping[str, list[torch.Tensor]], target: Mapping[str, torch.Tensor]) -> bool:

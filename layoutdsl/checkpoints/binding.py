@@ -310,7 +310,7 @@ def _is_plain(own: Mapping[str, Entry]) -> bool:
 
 def _must_be_quantized(unit: Unit, matrix: str) -> bool:
     """Where config.json says so; what has no name of its own for `weight` is no layer that a quantizer knows."""
-    return unit.names.quantized == "declared" and "tensor" in placeholders(unit.names.template(matrix))
+    return unit.names.quantized == "declared" and "tensor" in placeholders(unit.names.template(matrix, WEIGHT))
 
 
 def _form(group: Group | None) -> object:

@@ -63,9 +63,12 @@ class UnitNames(Base):
     whole: dict[str, Number] = Field({}, description="axis -> how many neighbours a rank keeps together")
     parts: dict[str, str] = Field({}, description="part -> what {part} stands for in the source's names")
     source: Name | dict[str, Name]
+    weight: dict[str, Name] = Field({}, description="matrix -> the weight's name, where `source` does not give it")
     output: Name
 
-    def template(self, matrix: str) -> Template:
+    def template(self, matrix: str, tensor: str = "") -> Template:
+        if tensor == WEIGHT and matrix in self.weight:
+            return self.weight[matrix]
         return self.source[matrix] if isinstance(self.source, dict) else self.source
 
     @property
@@ -149,9 +152,10 @@ def _findings(names: Names, tree: Tree) -> Iterator[Diagnostic]:
 
 def _templates(names: Names, unit: UnitNames, tree: Tree, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
     sources = unit.source if isinstance(unit.source, dict) else {"": unit.source}
-    for matrix, template in sources.items():
-        inside = (*place, "source", matrix) if matrix else (*place, "source")
-        yield from _names_in(tree, template, (*names.count, "part", "tensor"), inside)
+    for field, templates in (("source", sources), ("weight", unit.weight)):
+        for matrix, template in templates.items():
+            inside = (*place, field, matrix) if matrix else (*place, field)
+            yield from _names_in(tree, template, (*names.count, "part", "tensor"), inside)
     yield from _names_in(tree, unit.output, (*names.count, "matrix", "tensor"), (*place, "output"))
     wanted = {"tensor", *(("matrix",) if len(sources) > 1 else ())} - placeholders(unit.output)
     if wanted:
@@ -269,7 +273,7 @@ class Unit:
         """Name in the checkpoint."""
         spelled = self.names.parts.get(part, part)
         scope = {**dict(self.at), EXPERT: expert, "part": spelled, "tensor": tensor}
-        return self.names.template(matrix).fill(scope)
+        return self.names.template(matrix, tensor).fill(scope)
 
     def layer(self, matrix: str, part: str, expert: int = 0) -> str:
         """Name of the layer in the checkpoint that a part comes from."""
@@ -347,12 +351,11 @@ class Places:
         return value < self.numbers.count(slot) if isinstance(slot, str) else slot == value
 
     def _add_unit(self, key: str, unit: UnitNames, matrix: str, part: str, tensors: Sequence[str]) -> None:
-        template = unit.template(matrix)
-        used = placeholders(template)
+        used = placeholders(unit.template(matrix))
         words = {"part": unit.parts.get(part, part)}
         part = part if "part" in used else ""
         for tensor in tensors if "tensor" in used else (WEIGHT,):
-            self._add(template, {**words, "tensor": tensor}, Place(key, matrix, part, tensor))
+            self._add(unit.template(matrix, tensor), {**words, "tensor": tensor}, Place(key, matrix, part, tensor))
 
     def _add(self, template: Template, words: Mapping[str, str], place: Place) -> None:
         steps = template.fill({**{name: _NUMBER + name for name in self.counts}, **words}).split(".")

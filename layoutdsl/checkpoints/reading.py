@@ -10,14 +10,16 @@ cannot have slices of their own, as with act-order, the tensors are read whole.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from layoutdsl.checkpoints.binding import Job
-from layoutdsl.checkpoints.folder import Entry, read_into, read_tensor
+from layoutdsl.checkpoints.folder import Entry, read_into, read_tensor, room
 from layoutdsl.checkpoints.planning import Planner
 from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError
@@ -72,7 +74,8 @@ def ranges(source: Source, job: Job) -> Iterator[tuple[Entry, int, int]]:
     plan = source.slice or source.plan
     for name, reads in plan.reads().items():
         for entry, base, _ in _experts(plan, job, name):
-            yield from ((entry, base + begin, base + end) for begin, end in reads.ranges())
+            # A file may hold a shape in a narrower dtype than the format's first.
+            yield from ((entry, base + begin, min(base + end, entry.size)) for begin, end in reads.ranges())
 
 
 def read(source: Source, job: Job) -> dict[str, Given]:
@@ -104,15 +107,14 @@ def _whole(plan: Plan, job: Job) -> dict[str, Given]:
 def _sliced(plan: Plan, job: Job, info: TensorInfo, spans: Sequence[Span]) -> torch.Tensor:
     """One tensor of the slice, of all the rank's experts, filled from the files."""
     first = job.inputs[spans[0].source][0]
-    made = torch.empty(info.full_shape, dtype=getattr(torch, first.dtype))
-    into = memoryview(made.view(-1).view(torch.uint8).numpy())
+    into = memoryview(room(bytes_of(info)))
     for name in dict.fromkeys(span.source for span in spans):
         pieces = sorted(piece for span in spans if span.source == name for piece in span.pieces())
         each = len(into) // max(info.experts if not info.shared else 1, 1)
         for at, (entry, base, _) in enumerate(_experts(plan, job, name)):
             for group in _near(pieces):
                 _fill(entry, base, group, into[at * each : (at + 1) * each])
-    return made
+    return torch.frombuffer(into, dtype=torch.uint8).view(getattr(torch, first.dtype)).view(info.full_shape)
 
 
 def _experts(plan: Plan, job: Job, name: str) -> Iterator[tuple[Entry, int, int]]:
@@ -148,10 +150,17 @@ def _fill(entry: Entry, base: int, group: Sequence[Piece], into: memoryview) -> 
     if len(group) == 1:
         read_into(entry, base + begin, into[group[0][1] : group[0][1] + end - begin])
         return
-    between = memoryview(bytearray(end - begin))
+    between = memoryview(room(end - begin))
     read_into(entry, base + begin, between)
     for source, target, length in group:
         into[target : target + length] = between[source - begin : source - begin + length]
+
+
+def give_back() -> None:
+    """Let go of what malloc keeps of freed memory, where the C library can: else a unit comes on top of the one before
+    it."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def bytes_of(info: TensorInfo) -> int:
