@@ -82,11 +82,13 @@ def convert(
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
     left behind.
     """
+    from layoutdsl.checkpoints import run, writing
     from layoutdsl.checkpoints.load import planned
     from layoutdsl.checkpoints.planning import number_of
     from layoutdsl.checkpoints.report import Report
 
-    start = time.perf_counter()
+    start, final = time.perf_counter(), Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
+    writing.check_new(final)
     conversion = planned(src, target=to, tp=tp, rank=rank, ep=ep, specs=specs, backend=backend)
     if not any(job.quantized for job in conversion.work.jobs):
         raise LayoutError(
@@ -97,11 +99,9 @@ def convert(
         )
     report = Report.of(str(src), str(dst), conversion)
     if not dry_run:
-        from layoutdsl.checkpoints import run, writing
-
-        with writing.published(Path(dst) if rank is None else Path(dst) / f"rank-{rank}") as place:
+        with writing.published(final) as place:
             homes = {r: place if rank is not None else place / f"rank-{number_of(r)}" for r in conversion.planner.ranks}
-            run.write(conversion, homes)
+            report.lost = run.write(conversion, homes)
         report.written = True
     report.seconds = time.perf_counter() - start
     return report

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ DTYPES = {
 
 MAX_JSON = 100_000_000
 """Longest JSON that is read, a header's included (the limit of the safetensors library)."""
+
+ROOM = 1 << 20
+"""Bytes from which on a buffer is worth pages of its own."""
 
 INDEX = "model.safetensors.index.json"
 QUANTIZATION = "hf_quant_config.json"
@@ -277,9 +281,14 @@ def read_tensor(entry: Entry) -> torch.Tensor:
     dtype = getattr(torch, entry.dtype)
     if not entry.size:
         return torch.empty(entry.shape, dtype=dtype)
-    buffer = bytearray(entry.size)
+    buffer = room(entry.size)
     read_into(entry, 0, memoryview(buffer))
     return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(entry.shape)
+
+
+def room(size: int) -> bytearray | mmap.mmap:
+    """A buffer that goes back to the system as soon as nothing holds it; malloc keeps what is freed."""
+    return mmap.mmap(-1, size) if size >= ROOM else bytearray(size)
 
 
 def read_into(entry: Entry, at: int, into: memoryview) -> None:

@@ -55,6 +55,9 @@ class Declared:
     ignored: tuple[str, ...]
     rules: tuple[tuple[str, Group | None], ...]
 
+    def __post_init__(self) -> None:
+        _ = self._left_patterns, self._patterns  # a bad pattern is refused at once
+
     def of(self, layer: str) -> Group | None:
         """The group that config.json declares for that linear layer; None: left unquantized."""
         if layer not in self._known:
@@ -124,7 +127,7 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
             name="unknown-format",
             help="convert takes quantized checkpoints; quantize this one first",
         )
-    known = list(_checkpoints(specs))
+    known = list(checkpoints(specs))
     groups: list[Group] = []
     rules: dict[str, int | None] = {}
     for part in _parts(quantization):
@@ -139,13 +142,19 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
         )
     ordered = sorted(rules) if "config_groups" in quantization else list(rules)
     leads = [(target, rules[target]) for target in sorted(ordered, key=_precedence)]
-    found = Declared(
+    return Declared(
         tuple(groups),
-        ignored=tuple(entry for key in IGNORED for entry in _strings(quantization.get(key))),
+        ignored=tuple(_ignored(quantization)),
         rules=tuple((target, None if at is None else groups[at]) for target, at in leads),
     )
-    _ = found._left_patterns, found._patterns  # a bad pattern is refused here and now
-    return found
+
+
+def _ignored(quantization: Mapping[str, Any]) -> Iterator[str]:
+    """Entries of the lists of layers left out; GPTQModel says of the output layer alone whether it is quantized."""
+    for key in IGNORED:
+        yield from _strings(quantization.get(key))
+    if quantization.get("lm_head") is False:
+        yield "lm_head"
 
 
 @dataclass(frozen=True)
@@ -227,7 +236,7 @@ def _placed(group: Group, groups: list[Group]) -> int:
     return len(groups) - 1
 
 
-def _checkpoints(specs: Sequence[str]) -> Iterator[tuple[Checkpoint, Path]]:
+def checkpoints(specs: Sequence[str]) -> Iterator[tuple[Checkpoint, Path]]:
     """Every checkpoint spec; the user's own stands for a shipped one of the same name."""
     seen: set[str] = set()
     for path in library.files(tuple(specs)):

@@ -16,7 +16,7 @@ from layoutdsl.checkpoints.planning import Planner, number_of
 from layoutdsl.checkpoints.progress import clock, in_bytes
 from layoutdsl.codes import DTYPE_BITS, code_named
 from layoutdsl.layout import Run
-from layoutdsl.plan import Plan
+from layoutdsl.plan import Lost, Plan
 
 if TYPE_CHECKING:
     from layoutdsl.checkpoints.run import Conversion
@@ -46,6 +46,14 @@ class Row:
         return self.plans[0].target.spec if self.quantized else AS_IT_IS
 
     @property
+    def matrices(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(extent.matrix for extent in self.plans[0].extents))
+
+    def label(self, name: str) -> str:
+        """The units' name, with the matrix of a tensor where they have several."""
+        return f"{self.name} {name.partition('.')[0]}" if len(self.matrices) > 1 else self.name
+
+    @property
     def bytes(self) -> int:
         return sum(map(size_of, self.plans)) * len(self.units)
 
@@ -55,21 +63,20 @@ class Row:
 
     def lines(self) -> Iterator[tuple[str, ...]]:
         """The cells of the table, a line for each matrix."""
-        matrices = list(dict.fromkeys(extent.matrix for extent in self.plans[0].extents))
-        for matrix in matrices:
+        for matrix in self.matrices:
             shapes = zip(*(_shapes(plan, matrix) for plan in self.plans), strict=True)
             before, after = (found[0] + ("" if len(set(found)) == 1 else " ...") for found in shapes)
-            name = self.name + (f" {matrix}" if len(matrices) > 1 else "")
             size = sum(size_of(plan, f"{matrix}.") for plan in self.plans) * len(self.units)
             padding = sum(padding_of(plan, f"{matrix}.") for plan in self.plans) * len(self.units)
-            yield name, self.kernel, before, after, in_bytes(size), in_bytes(padding)
+            yield self.label(matrix), self.kernel, before, after, in_bytes(size), in_bytes(padding)
 
 
 @dataclass
 class Report:
     """The outcome of one conversion; `str` is what the command prints.
 
-    peak: bytes in memory at once, above what the interpreter with torch takes. verified: the outcome of `verify`, where
+    peak: bytes in memory at once, above what the interpreter with torch takes. lost: which values of which unit became
+    0, once it has run. verified: the outcome of `verify`, where
     it was asked for.
     """
 
@@ -85,6 +92,7 @@ class Report:
     peak: int
     written: bool = False
     seconds: float = 0.0
+    lost: dict[str, list[Lost]] = field(default_factory=dict)
     verified: object = None
 
     @staticmethod
@@ -133,15 +141,31 @@ class Report:
         ])  # fmt: skip
 
     def _notes(self) -> Iterator[str]:
-        for text, rows in _grouped((str(duty), row) for row in self.rows for plan in row.plans for duty in plan.duties):
-            yield f"duty: {text}: {rows}"
-        losses = ((text, row) for row in self.rows for plan in row.plans for _, text in plan.losses)
-        for text, rows in _grouped(losses):
-            yield f"loss: {text}: {rows}"
+        duties = (
+            (str(duty).partition(": ")[2], row.label(duty.matrix))
+            for row in self.rows
+            for plan in row.plans
+            for duty in plan.duties
+        )
+        for text, units in _grouped(duties):
+            yield f"duty: {text}: {units}"
+        losses = ((text, row.label(name)) for row in self.rows for plan in row.plans for name, text in plan.losses)
+        for text, units in _grouped(losses):
+            yield f"loss: {text}: {units}"
+        yield from self._lost()
         if self.copied:
             yield f"copied whole to every rank: {len(self.copied)} tensors, {in_bytes(self.copied_bytes)}"
         if self.verified is not None:
             yield str(self.verified)
+
+    def _lost(self) -> Iterator[str]:
+        for row in self.rows:
+            found: dict[str, list[Lost]] = {}
+            for lost in (lost for unit in row.units for lost in self.lost.get(unit.name, ())):
+                found.setdefault(lost.tensor, []).append(lost)
+            for tensor, each in found.items():
+                count, of = sum(lost.count for lost in each), sum(lost.of for lost in each)
+                yield f"lost: {count:,} of {of:,} values of `{tensor}` became 0: {row.name}"
 
 
 def rows_of(planned: Iterator[tuple[Job, tuple[Plan, ...]]]) -> list[Row]:
@@ -171,12 +195,12 @@ def table(rows: Sequence[Sequence[str]], numbers: int) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _grouped(notes: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, str]]:
-    """Each text once, with the rows that it is said of."""
+def _grouped(notes: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Each text once, with all that it is said of."""
     found: dict[str, dict[str, None]] = {}
-    for text, row in notes:
-        found.setdefault(text.partition(": ")[2] or text, {})[row.name] = None
-    yield from ((text, ", ".join(rows)) for text, rows in found.items())
+    for text, label in notes:
+        found.setdefault(text, {})[label] = None
+    yield from ((text, ", ".join(labels)) for text, labels in found.items())
 
 
 def _ranks_text(planner: Planner) -> str:

@@ -21,10 +21,10 @@ from layoutdsl.checkpoints.folder import Entry, Folder, read_tensor
 from layoutdsl.checkpoints.opening import Opened
 from layoutdsl.checkpoints.planning import Planner, number_of, within
 from layoutdsl.checkpoints.progress import Progress
-from layoutdsl.checkpoints.reading import Given, Source, bytes_of, ranges, read, source_of
+from layoutdsl.checkpoints.reading import Given, Source, bytes_of, give_back, ranges, read, source_of
 from layoutdsl.checkpoints.writing import Writer, sync
 from layoutdsl.errors import LayoutError
-from layoutdsl.plan import Plan
+from layoutdsl.plan import Lost, Plan
 from layoutdsl.resolve import Ranks
 
 FILE = "model.safetensors"
@@ -99,13 +99,14 @@ class Conversion:
         units = [one.size + sum(map(bytes_of, one.plan.outputs)) + scratch(self.backend, one.plan) for one in sources]
         return PLANS + max([*units, *(entry.size for entry in self.work.copies)])
 
-    def made(self, job: Job, source: Source) -> Tensors:
-        """One unit on one rank: its tensors by their names in the output."""
+    def made(self, job: Job, source: Source, lost: list[Lost] | None = None) -> Tensors:
+        """One unit on one rank: its tensors by their names in the output. `lost` is told which values became 0."""
+        give_back()
         given = read(source, job)
         if self.device != "cpu":
             given = {name: _to(tensor, self.device) for name, tensor in given.items()}
         try:
-            found = source.plan.run(given, backend=self.backend)
+            found = source.plan.run(given, backend=self.backend, report=lost)
         except LayoutError as error:
             raise within(job, error) from None
         return {output_name(job, name): tensor for name, tensor in found.items()}
@@ -115,11 +116,12 @@ def _to(given: Given, device: str) -> Given:
     return [tensor.to(device) for tensor in given] if isinstance(given, list) else given.to(device)
 
 
-def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> None:
+def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> dict[str, list[Lost]]:
     """One folder per rank with its tensors and the checkpoint's config.json, on disk when this returns.
 
-    homes: rank -> its folder.
+    homes: rank -> its folder. Returns what each unit lost to 0, by its name.
     """
+    lost: dict[str, list[Lost]] = {}
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(conversion.size))
         writers: list[Writer] = []
@@ -131,7 +133,7 @@ def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> None:
         for job, sources in conversion.sourced():
             for source, writer in zip(sources, writers, strict=True):
                 progress.at(job.unit.name, source.size)
-                for name, tensor in conversion.made(job, source).items():
+                for name, tensor in conversion.made(job, source, lost.setdefault(job.unit.name, [])).items():
                     writer.write(name, tensor)
         for entry in conversion.work.copies:
             progress.at(entry.name, entry.size * len(writers))
@@ -143,6 +145,7 @@ def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> None:
             shutil.copyfile(conversion.folder.path / CONFIG, home / CONFIG)
             sync(home / CONFIG)
             sync(home)
+    return lost
 
 
 def output_name(job: Job, name: str) -> str:

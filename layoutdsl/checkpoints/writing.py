@@ -85,12 +85,8 @@ def _reserve(handle: int, size: int) -> None:
             raise
 
 
-@contextmanager
-def published(final: Path) -> Iterator[Path]:
-    """A new folder beside `final` that is renamed to it when the block ends well, and removed when it does not.
-
-    Raises LayoutError where `final` is there and not empty, and where the disk says no.
-    """
+def check_new(final: Path) -> None:
+    """LayoutError where an output folder is there already and not empty."""
     if final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir()))):
         raise LayoutError(
             f"`{final}` is there already",
@@ -98,6 +94,15 @@ def published(final: Path) -> Iterator[Path]:
             name="destination",
             help="name a new folder, or remove this one first",
         )
+
+
+@contextmanager
+def published(final: Path) -> Iterator[Path]:
+    """A new folder beside `final` that is renamed to it when the block ends well, and removed when it does not.
+
+    Raises LayoutError where `final` is there and not empty, and where the disk says no.
+    """
+    check_new(final)
     made: list[Path] = []
     temporary = final.parent / f".{final.name}.{secrets.token_hex(4)}.partial"
     try:
