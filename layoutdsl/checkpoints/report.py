@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.names import Unit
 from layoutdsl.checkpoints.planning import Planner, number_of
-from layoutdsl.checkpoints.progress import clock, in_bytes
+from layoutdsl.checkpoints.progress import in_bytes
 from layoutdsl.codes import DTYPE_BITS, code_named
 from layoutdsl.layout import Run
 from layoutdsl.plan import Lost, Plan
@@ -137,7 +137,7 @@ class Report:
             "",
             *self._notes(),
             f"{verb} {in_bytes(self.bytes)}, {in_bytes(self.padding)} of them padding, to {self.destination}",
-            f"{in_bytes(self.peak)} of memory at most beside the interpreter and torch; {clock(self.seconds)}",
+            f"{in_bytes(self.peak)} of memory at most beside the interpreter and torch, {self.seconds:.2f} s",
         ])  # fmt: skip
 
     def _notes(self) -> Iterator[str]:
@@ -149,7 +149,7 @@ class Report:
         )
         for text, units in _grouped(duties):
             yield f"duty: {text}: {units}"
-        losses = ((text, row.label(name)) for row in self.rows for plan in row.plans for name, text in plan.losses)
+        losses = ((text.partition(": ")[2], row.label(name)) for row in self.rows for plan in row.plans for name, text in plan.losses)
         for text, units in _grouped(losses):
             yield f"loss: {text}: {units}"
         yield from self._lost()
