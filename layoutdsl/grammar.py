@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from layoutdsl.errors import did_you_mean
 
@@ -115,7 +116,7 @@ class _Reader:
 # --- expressions ------------------------------------------------------------------------------------------------------
 
 Value = int | str
-Scope = Mapping[str, int | str | bool | tuple | None]
+Scope = Mapping[str, int | str | bool | tuple[Any, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,14 @@ class Opened:
     work: Work
 
     def __str__(self) -> str:
-        return f"{self.architecture}, {self.declared}"
+        return f"{self.architecture}, {self.declared if self.declared.groups else 'not quantized'}"
 
 
 def opened(path: str | Path, specs: tuple[str, ...]) -> Opened:
     """Read and check everything but the weights. LayoutError names file and tensor, what was expected and found."""
     folder = read_folder(Path(path))
-    formats = declared(folder.config, specs)
+    quantized = folder.config.get("quantization_config") is not None
+    formats = declared(folder.config, specs) if quantized else Declared((), (), ())
     architecture = _architecture(folder.config)
     work = bound(folder, formats, for_architecture(architecture, specs), architecture, specs)
     return Opened(folder, architecture, formats, work)
