@@ -69,7 +69,7 @@ def scratch(plan: Plan) -> int:
     return unpacked + most
 
 
-LOOKED_AT, RECODED = 4, 48
+LOOKED_AT, RECODED = 4, 64
 """Bytes of intermediate results for each element whose code is looked at, and for each whose value is."""
 
 

@@ -1,0 +1,118 @@
+"""What `--dry-run` says of memory is what converting and loading take, above the interpreter with torch.
+
+Each run is a process of its own; a unit has so many bytes that all else is small beside it.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+FIXTURES = Path(__file__).resolve().parent / "fixtures"
+TENTH = 0.1
+
+HIDDEN, INNER, EXPERTS = 2048, 8192, 24
+
+CHILD = """
+import sys, torch
+torch.set_num_threads(2)
+torch.randn(64, 64) @ torch.randn(64, 64)
+from layoutdsl import convert, load
+from layoutdsl.checkpoints import load as loading, run, writing
+
+def kilobytes(key):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])
+
+how, src, dst, tp = *sys.argv[1:4], int(sys.argv[4])
+before = kilobytes("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the high-water mark begins anew
+if how == "convert":
+    stated = convert(src, dst, tp=tp, dry_run=True).peak
+    assert convert(src, dst, tp=tp).peak == stated
+else:
+    stated = loading.planned(src, tp=tp, rank=0).peak
+    for name, tensor in load(src, tp=tp, rank=0):
+        pass
+print(stated, (kilobytes("VmHWM") - before) * 1024)
+"""
+
+
+def int4(n: int, k: int) -> dict[str, torch.Tensor]:
+    return {
+        "weight_packed": torch.randint(-(2**31), 2**31 - 1, (n, k // 8), dtype=torch.int32),
+        "weight_scale": torch.rand(n, k // 128).to(torch.bfloat16),
+        "weight_shape": torch.tensor([n, k]),
+    }
+
+
+def fp8(n: int, k: int) -> dict[str, torch.Tensor]:
+    return {
+        "weight": torch.randint(0, 0x7F, (n, k), dtype=torch.uint8).view(torch.float8_e4m3fn),
+        "weight_scale": torch.rand(n, 1).to(torch.bfloat16),
+    }
+
+
+def nvfp4(n: int, k: int) -> dict[str, torch.Tensor]:
+    return {
+        "weight_packed": torch.randint(0, 256, (n, k // 2), dtype=torch.uint8),
+        "weight_scale": torch.randint(0x60, 0x70, (n, k // 16), dtype=torch.uint8).view(torch.float8_e4m3fn),
+        "weight_global_scale": torch.tensor([700.0]),
+    }
+
+
+CASES = {
+    "llama_w4a16": (int4, 0),
+    "llama_fp8_dynamic": (fp8, 0),
+    "qwen3_moe_nvfp4a16": (nvfp4, EXPERTS),
+}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer of such a model, about 30 to 80 MB."""
+    layer, experts = CASES[request.param]
+    config = json.loads((FIXTURES / request.param / "config.json").read_text())
+    inner = INNER // 8 if experts else INNER
+    config |= {
+        "hidden_size": HIDDEN, "intermediate_size": inner, "moe_intermediate_size": inner, "num_hidden_layers": 1,
+        "num_experts": experts, "num_local_experts": experts, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "head_dim": 128,
+    }  # fmt: skip
+    tensors = {
+        "model.embed_tokens.weight": (64, HIDDEN),
+        "lm_head.weight": (64, HIDDEN),
+        "model.norm.weight": (HIDDEN,),
+    }
+    layers = {f"self_attn.{part}_proj": (HIDDEN, HIDDEN) for part in "qkvo"}
+    for mlp in [f"mlp.experts.{e}." for e in range(experts)] or ["mlp."]:
+        layers |= {
+            mlp + "gate_proj": (inner, HIDDEN),
+            mlp + "up_proj": (inner, HIDDEN),
+            mlp + "down_proj": (HIDDEN, inner),
+        }
+    own = {"input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,)}
+    if experts:
+        own |= {"self_attn.q_norm": (128,), "self_attn.k_norm": (128,), "mlp.gate": (experts, HIDDEN)}
+    tensors |= {f"model.layers.0.{name}.weight": shape for name, shape in own.items()}
+    held = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in tensors.items()}
+    for name, (n, k) in layers.items():
+        held |= {f"model.layers.0.{name}.{tensor}": value for tensor, value in layer(n, k).items()}
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(held, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells a high-water mark anew")
+@pytest.mark.parametrize(("how", "tp"), [("convert", 2), ("load", 1)])
+def test_the_peak_is_what_was_said(checkpoint: Path, how: str, tp: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CHILD, how, str(checkpoint), str(tmp_path / "out"), str(tp)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    stated, seen = map(int, done.stdout.split())
+    assert abs(seen - stated) <= TENTH * stated, f"said {stated / 1e6:.1f} MB, took {seen / 1e6:.1f} MB"
