@@ -1,4 +1,4 @@
-# make test    lint the code, run the tests        make demo    lint the specs, convert a checkpoint for two ranks
+# make test    lint the code, run the tests        make demo    convert a checkpoint for four ranks, verify it
 # make lint    lint the code and the specs         make setup   only the environment     make clean   remove what make made
 #
 # Each does its own set-up: .venv from PYTHON, with the versions of constraints.txt. It is done once, and again when
@@ -26,9 +26,11 @@ test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS)
 
 demo: $(READY)
-	$(BIN)/layoutdsl lint specs
 	rm -rf build/demo
-	$(BIN)/layoutdsl convert tests/fixtures/llama_w4a16 build/demo --tp 2 --check
+	$(BIN)/layoutdsl inspect tests/fixtures/qwen3_moe_w4a16 --tp 4
+	$(BIN)/layoutdsl convert tests/fixtures/qwen3_moe_w4a16 build/demo --tp 4
+	$(BIN)/layoutdsl verify build/demo --against tests/fixtures/qwen3_moe_w4a16
+	$(BIN)/layoutdsl show marlin_int4_a16 --svg build/demo/marlin_int4_a16.svg
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

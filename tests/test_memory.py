@@ -109,8 +109,9 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells a high-water mark anew")
-@pytest.mark.parametrize(("how", "tp"), [("convert", 2), ("load", 1)])
-def test_the_peak_is_what_was_said(checkpoint: Path, how: str, tp: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["convert", "load"])
+def test_the_peak_is_what_was_said(checkpoint: Path, how: str, tmp_path: Path) -> None:
+    tp = 2 if how == "convert" and "nvfp4" not in checkpoint.name else 1
     command = [sys.executable, "-c", CHILD, how, str(checkpoint), str(tmp_path / "out"), str(tp)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
