@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layoutdsl.checkpoints.convert import convert
     from layoutdsl.checkpoints.load import load
+    from layoutdsl.checkpoints.verify import verify
     from layoutdsl.compile import compile_plan
     from layoutdsl.errors import Diagnostic, LayoutError
     from layoutdsl.library import load_spec
@@ -35,9 +36,21 @@ _HOMES = {
     "convert": "layoutdsl.checkpoints.convert",
     "load": "layoutdsl.checkpoints.load",
     "load_spec": "layoutdsl.library",
+    "verify": "layoutdsl.checkpoints.verify",
 }
 
-__all__ = ["Diagnostic", "Habits", "LayoutError", "Lost", "Plan", "compile_plan", "convert", "load", "load_spec"]
+__all__ = [
+    "Diagnostic",
+    "Habits",
+    "LayoutError",
+    "Lost",
+    "Plan",
+    "compile_plan",
+    "convert",
+    "load",
+    "load_spec",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -196,6 +196,15 @@ class Builder:
 
     def _act_order(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         if self.request.source_params.get("act_order") and "act_order" in pair.source:
+            order, k = pair.source["act_order"][0], pair.matrix.k
+            if k.cut:
+                raise LayoutError(
+                    f"`{order.name}` orders all {k.size} inputs along `{k.axis}`, and the {k.length} of a rank are no "
+                    "whole groups",
+                    code="LP126",
+                    name="order-of-a-slice",
+                    help="target.act_order=false sorts the inputs; each rank then takes its slice of them",
+                )
             return self._plain(pair, target, "act_order", Recode("copy", "int32", "int32"))
         group = max(int(self.request.target_params.get("group", -1)), 0)
         start = pair.matrix.k.start % group if group else 0

@@ -29,7 +29,7 @@ from layoutdsl.layout import View
 from layoutdsl.resolve import Matrix, Side, Stored, tensors
 
 PIECE = 1 << 20
-"""How many elements are looked up at once; bounds the memory, about 40 bytes for each."""
+"""How many elements are looked up at once; bounds the memory, about 80 bytes for each."""
 
 SCALES = ("scale", "global_scale")
 GROUPED = ("scale", "zero_point")

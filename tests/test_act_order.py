@@ -89,3 +89,10 @@ def test_groups_of_unequal_counts_are_refused_with_the_place() -> None:
                         params={"group": GROUP, "act_order": True})
     with pytest.raises(LayoutError, match=r"`w2\.g_idx` at expert 2.*k \d+"):
         plan.run(given)
+
+
+@pytest.mark.parametrize("target", ["gptq", "ct_int"])
+def test_an_order_cannot_be_kept_where_ranks_cut_it(target: str) -> None:
+    """The groups in a rank's slice of g_idx would be those of the whole scales."""
+    with pytest.raises(LayoutError, match=r"`linear\.g_idx` orders all 512 inputs along `k`, and the 256 of a rank"):
+        compile_plan("gptq", target, "linear", {"n": 64, "k": 512}, params={"act_order": True, "split": "k"}, tp=2)

@@ -87,6 +87,7 @@ FAMILIES = {
     "e4m3": (E4M3, {}),
     "mxfp4": (MXFP4, {}),
     "nvfp4": (NVFP4, {}),
+    "plain": (("plain",), {}),
 }
 NEVER = {("mxfp8", "marlin_fp8_a16"), ("marlin_mxfp8_a16", "marlin_fp8_a16"), ("marlin_fp8_a16", "marlin_mxfp8_a16")}
 """The same code, but no group that both take."""
@@ -106,6 +107,7 @@ FREE = (
     "zero_points",
     "group",
     "block_n",
+    "transposed",
 )
 """Parameters that a target may set otherwise than its source."""
 PEER = Habits(pads="zero", nvfp4_factor="tensor", int16="stepwise")
@@ -302,7 +304,7 @@ def codes_of(info: TensorInfo, plan: Plan, mood: str, copies: int, random: torch
         return torch.full(shape, check.expect[0])
     if info.role == "zero_point":
         return draw(0, (1 << code.bits) - (mood != "wild"))
-    if info.role == "codes":
+    if info.role == "codes" and code.bits <= 8:  # wider codes are numbers of their own, drawn like scales
         found = draw(0, 1 << code.bits)
         return torch.where(found & 0x7F == 0x7F, 0x30, found) if code.name == "e4m3" else found
     if info.role == "global_scale":

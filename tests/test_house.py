@@ -44,6 +44,7 @@ LAYERS = (
     "lint",
     "schema",
     "backends",
+    "decode",
     "peer",
     "conform",
     "show",
@@ -55,7 +56,8 @@ LAYERS = (
 AGAINST = {("plan", "prove"), ("plan", "compile"), ("plan", "explain"), ("plan", "reads"), ("plan", "backends")}
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors")
-HEAVY_IN = ("backends", "conform", "checkpoints")  # the only layers that may import one of them, but for types
+# The only layers that may import one of them, but for types.
+HEAVY_IN = ("backends", "decode", "conform", "checkpoints")
 
 SPEC_KINDS = ("checkpoint", "kernel", "module")
 SPEC_LINES = 60

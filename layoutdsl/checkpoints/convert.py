@@ -102,6 +102,10 @@ def convert(
         with writing.published(final) as place:
             homes = {r: place if rank is not None else place / f"rank-{number_of(r)}" for r in conversion.planner.ranks}
             report.lost = run.write(conversion, homes)
+            if verify:
+                from layoutdsl.checkpoints.verify import verify as held_against
+
+                report.verified = str(held_against(place, against=src, specs=tuple(map(str, specs))))
         report.written = True
     report.seconds = time.perf_counter() - start
     return report

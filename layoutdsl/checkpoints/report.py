@@ -76,8 +76,8 @@ class Report:
     """The outcome of one conversion; `str` is what the command prints.
 
     peak: bytes in memory at once, above what the interpreter with torch takes. lost: which values of which unit became
-    0, once it has run. verified: the outcome of `verify`, where
-    it was asked for.
+    0, once it has run. verified: what `verify` says of it, where it
+    was asked for.
     """
 
     source: str
@@ -93,7 +93,7 @@ class Report:
     written: bool = False
     seconds: float = 0.0
     lost: dict[str, list[Lost]] = field(default_factory=dict)
-    verified: object = None
+    verified: str = ""
 
     @staticmethod
     def of(source: str, destination: str, conversion: Conversion) -> Report:
@@ -149,14 +149,19 @@ class Report:
         )
         for text, units in _grouped(duties):
             yield f"duty: {text}: {units}"
-        losses = ((text.partition(": ")[2], row.label(name)) for row in self.rows for plan in row.plans for name, text in plan.losses)
+        losses = (
+            (text.partition(": ")[2], row.label(name))
+            for row in self.rows
+            for plan in row.plans
+            for name, text in plan.losses
+        )
         for text, units in _grouped(losses):
             yield f"loss: {text}: {units}"
         yield from self._lost()
         if self.copied:
             yield f"copied whole to every rank: {len(self.copied)} tensors, {in_bytes(self.copied_bytes)}"
-        if self.verified is not None:
-            yield str(self.verified)
+        if self.verified:
+            yield self.verified
 
     def _lost(self) -> Iterator[str]:
         for row in self.rows:

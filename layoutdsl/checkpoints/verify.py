@@ -84,7 +84,6 @@ class Verified:
             known.units.setdefault(unit.key, {})[unit.name] = unit
 
     def __str__(self) -> str:
-        from layoutdsl.checkpoints.progress import clock
         from layoutdsl.checkpoints.report import ranges
 
         which = f"rank{'s' if len(self.ranks) > 1 else ''} {ranges(self.ranks).strip('{}')} of {self.of}"
@@ -95,7 +94,7 @@ class Verified:
             *([f"{self.copies} copied tensors are equal"] if self.copies else []),
         ]
         return "\n".join(
-            [f"verified {which}: {', '.join(found)}; {clock(self.seconds)}", *map(str, self.lossy.values())]
+            [f"verified {which}: {', '.join(found)}, {self.seconds:.2f} s", *map(str, self.lossy.values())]
         )
 
 
@@ -111,11 +110,11 @@ def verify(dst: str | Path, *, against: str | Path, specs: Sequence[str | Path] 
 
     start, folders = time.perf_counter(), tuple(map(str, specs))
     source = opened(against, folders)
-    found = _ranks(Path(dst), folders)
+    found = _ranks(Path(dst))
     report = Verified(tuple(rank.number for rank in found), found[0].ranks.tp * found[0].ranks.ep)
     for rank in found:
         _belongs(source, rank, folders)
-    _share_out(source, found, folders)
+    _prove(source, found, folders)
     with Progress(source.work.size * len(found)) as progress:
         for job in source.work.jobs:
             for comparison in _compared(job, found, folders, progress.at):
@@ -133,7 +132,7 @@ def verify(dst: str | Path, *, against: str | Path, specs: Sequence[str | Path] 
 
 @dataclass(frozen=True)
 class _Rank:
-    """One rank's folder: its tensors, the plan of each unit by its digest, and the plans, proven."""
+    """One rank's folder: its tensors, the digest of each unit's plan, and the plans, not yet proven."""
 
     home: Path
     ranks: Ranks
@@ -146,12 +145,12 @@ class _Rank:
         return self.plans[self.units[job.unit.name]]
 
 
-def _ranks(dst: Path, specs: tuple[str, ...]) -> list[_Rank]:
+def _ranks(dst: Path) -> list[_Rank]:
     """The ranks at hand, in order of their numbers. LayoutError where they are not of one conversion."""
     from layoutdsl.checkpoints.run import FILE
 
     homes = [dst] if (dst / FILE).is_file() else [path.parent for path in dst.glob(f"rank-*/{FILE}")]
-    found = sorted((_rank(home / FILE, specs) for home in homes), key=lambda rank: rank.number)
+    found = sorted((_rank(home / FILE) for home in homes), key=lambda rank: rank.number)
     if not found:
         raise _not_converted(f"`{dst}` holds neither {FILE} nor a folder rank-0 with one")
     for rank in found:
@@ -161,7 +160,7 @@ def _ranks(dst: Path, specs: tuple[str, ...]) -> list[_Rank]:
     return found
 
 
-def _rank(path: Path, specs: tuple[str, ...]) -> _Rank:
+def _rank(path: Path) -> _Rank:
     from layoutdsl.checkpoints.planning import one_rank
 
     entries, metadata = read_header(path)
@@ -173,12 +172,10 @@ def _rank(path: Path, specs: tuple[str, ...]) -> _Rank:
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
         raise _not_converted(f"the metadata of `{path}` do not say by which plans it was made") from None
-    plans: dict[str, Plan] = {}
-    for digest, text in texts.items():
-        try:
-            plans[digest] = Plan.from_json(text, specs=specs)
-        except LayoutError as error:
-            raise _within(f"`{path}`, plan {digest}", error) from None
+    try:
+        plans = {digest: Plan.from_json(text, prove=False) for digest, text in texts.items()}
+    except LayoutError as error:
+        raise _within(f"`{path}`", error) from None
     return _Rank(path.parent, one_rank(tp, ep, number), number, entries, units, plans)
 
 
@@ -242,18 +239,26 @@ def _of_another(rank: _Rank, why: str) -> LayoutError:
     )
 
 
-def _share_out(source: Opened, found: Sequence[_Rank], specs: tuple[str, ...]) -> None:
-    """Where all ranks are at hand, prove that together their plans read every element as often as they should."""
-    from layoutdsl.prove import prove_ranks
+def _prove(source: Opened, found: Sequence[_Rank], specs: tuple[str, ...]) -> None:
+    """Prove every plan; where all ranks are at hand, also that together they read each element as often as they should.
+    Units that look alike have their plans in common."""
+    from layoutdsl.prove import prove, prove_ranks
 
     seen: set[tuple[str, ...]] = set()
     for job in source.work.jobs:
         plans = {rank.plan(job).ranks: rank.plan(job) for rank in found}
-        digests = tuple(plan.digest for plan in plans.values())
-        first = next(iter(plans))
-        if len(plans) == first.tp * first.ep and digests not in seen:
-            seen.add(digests)
-            prove_ranks(tuple(plans.values()), specs=specs)
+        first, digests = next(iter(plans)), tuple(plan.digest for plan in plans.values())
+        if digests in seen:
+            continue
+        seen.add(digests)
+        try:
+            if len(plans) == first.tp * first.ep:
+                prove_ranks(tuple(plans.values()), specs=specs)
+            else:
+                for plan in plans.values():
+                    prove(plan, specs=specs)
+        except LayoutError as error:
+            raise _within(f"`{job.unit.name}`", error) from None
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

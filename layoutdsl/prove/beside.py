@@ -25,10 +25,20 @@ def prove_beside(given: Given) -> None:
     if odd := first_odd(plan.losses, losses):
         stated, true = odd
         broken("value", f"what it may lose is {true[1] if true else 'nothing'}", (true or stated)[0])
+    _whole_orders(given)
     _checks(given)
     duties = tuple(_duties(given))
     if plan.duties != duties:
         broken("duties", "they are " + ("; ".join(map(str, duties)) or "none"))
+
+
+def _whole_orders(given: Given) -> None:
+    """An order that is copied counts the groups of all inputs, so it can stand only where all are."""
+    recode_of = {program.output: program.recode.name for program in given.plan.programs}
+    for pair in given.pairs:
+        for tensor in pair.target.get("act_order", ()):
+            if recode_of[tensor.name] == "copy" and pair.matrix.k.cut:
+                broken("value", "its groups are those of all inputs, not of a rank's", tensor.name)
 
 
 def _reductions(given: Given) -> Iterator[Reduction]:

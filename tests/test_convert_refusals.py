@@ -1,0 +1,449 @@
+"""What a checkpoint cannot be: each refused before any output, by one error that names the place and the way out.
+
+A case is a fixture, what is done to a copy of it, and a pattern for what the error must say: file, tensor, expected,
+found. The way out is its help.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from converted import FIXTURES, Change, Tensors, copied, source_of, written
+
+from layoutdsl import LayoutError, convert, load
+
+FILE = r"`model\.safetensors`"
+
+
+def refused(src: Path, tmp_path: Path, match: str, **options: Any) -> LayoutError:
+    """The conversion is refused with that sentence and a way out, and nothing is left where it would have gone; a load
+    is refused with the same."""
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(LayoutError, match=match) as caught:
+        convert(src, tmp_path / "out", **{"tp": 2, **options})
+    assert sorted(tmp_path.iterdir()) == before
+    error = caught.value
+    assert all(finding.code.startswith("LP") for finding in error.diagnostics)
+    assert error.help, f"no way out: {error}"
+    if not options:
+        with pytest.raises(LayoutError) as loading:
+            dict(load(src, tp=2))
+        assert str(loading.value) == str(error)
+    return error
+
+
+# ---------------------------------------------------------------- config.json
+
+
+def quantization(**changes: Any) -> Change:
+    return lambda config: config["quantization_config"].update(changes)
+
+
+def weights(**changes: Any) -> Change:
+    return lambda config: config["quantization_config"]["config_groups"]["group_0"]["weights"].update(changes)
+
+
+def config(**changes: Any) -> Change:
+    return lambda config: config.update(changes)
+
+
+def without(key: str) -> Change:
+    return lambda config: config.pop(key)
+
+
+CONFIGS = {
+    "not quantized": ("llama_w4a16", without("quantization_config"), "no `?quantization_config`?"),
+    "unknown method": (
+        "llama_w4a16",
+        quantization(quant_method="squeeze"),
+        "says quant_method: squeeze, .* no format that a spec detects",
+    ),
+    "unknown architecture": (
+        "llama_w4a16",
+        config(architectures=["LamaForCausalLM"]),
+        "no names are known .* `LamaForCausalLM`\n.*did you mean `LlamaForCausalLM`",
+    ),
+    "no architecture": ("llama_w4a16", without("architectures"), "states no single architecture"),
+    "no size": ("llama_w4a16", without("hidden_size"), "config.json lacks `hidden_size`"),
+    "size is text": ("llama_w4a16", config(hidden_size="256"), "config.json lacks `hidden_size`"),
+    "wrong size": (
+        "llama_w4a16",
+        config(intermediate_size=320),
+        r"gate_proj.weight_packed` of `model-00001-of-00002.safetensors` as int32 \[512, 32\], expected int32 \[320, 32\]",
+    ),
+    "other hidden size": (
+        "qwen3_moe_fp8_dynamic",
+        config(hidden_size=256),
+        r"weight\w*` of `model-.*` as float8_e4m3fn \[512, 128\], expected float8_e4m3fn \[512, 256\]",
+    ),
+    "more layers": ("llama_w4a16", config(num_hidden_layers=3), r"`model.layers.2.self_attn.\*_proj.\*` is in a file"),
+    "fewer layers": (
+        "llama_w4a16",
+        config(num_hidden_layers=1),
+        "`model.layers.1.self_attn.k_proj.weight_shape` of .* none that names",
+    ),
+    "endless layers": ("llama_w4a16", config(num_hidden_layers=10**12), "counts 1000000000000 of `layer`"),
+    "no layers": ("llama_w4a16", config(num_hidden_layers=0), "config.json makes `layers` 0"),
+    "more experts": (
+        "qwen3_moe_w4a16_asym",
+        config(num_local_experts=5),
+        r"`model.layers.0.mlp.gate.weight` of `model.safetensors` as float16 \[4, 128\], expected float16 \[5, 128\]",
+    ),
+    "fewer experts": (
+        "qwen3_moe_w4a16_asym",
+        config(num_local_experts=3),
+        r"`model.layers.0.mlp.experts.3.down_proj.weight_\w+` of `model.safetensors` is none that names `qwen_moe` know",
+    ),
+    "endless experts": ("qwen3_moe_w4a16_asym", config(num_local_experts=10**12), "1000000000000"),
+    "other bits": (
+        "llama_w4a16",
+        weights(num_bits=8),
+        r"weight_packed` of .* as int32 \[512, 32\], expected int32 \[512, 64\]",
+    ),
+    "odd bits": ("llama_w4a16", weights(num_bits=3), "parameter `bits` of `ct_int` cannot be 3"),
+    "other group": (
+        "llama_w4a16",
+        weights(group_size=64),
+        r"weight_scale` of .* as bfloat16 \[512, 2\], expected .* \[512, 4\]",
+    ),
+    "group that k does not have": (
+        "llama_w4a16",
+        weights(group_size=96),
+        r"weight_scale` of .* as bfloat16 \[512, 2\], expected .* \[512, 3\]",
+    ),
+    "one group": (
+        "llama_w4a16",
+        weights(group_size=None),
+        r"weight_scale` of .* as bfloat16 \[512, 2\], expected .* \[512, 1\]",
+    ),
+    "zero points": (
+        "qwen3_moe_w4a16",
+        weights(symmetric=False),
+        r"weight_zero_point` is in no file; expected int32 \[64, 1\]",
+    ),
+    "act-order": ("llama_w4a16", weights(actorder="group"), r"weight_g_idx` is in no file; expected int32 \[256\]"),
+    "no act-order": ("llama_gptq_desc_act", quantization(desc_act=False), r"`model.layers.0.self_attn.qkv_proj`: .*g_idx"),
+    "bad pattern": ("llama_w4a16", quantization(ignore=["re:("]), r"`re:\(` is no pattern"),
+    "per channel": (
+        "llama_fp8",
+        weights(strategy="channel"),
+        r"weight_scale` of `model.safetensors` as bfloat16 \[1\], expected bfloat16 \[512, 1\]",
+    ),
+    "per tensor": (
+        "qwen3_moe_fp8_dynamic",
+        weights(strategy="tensor"),
+        r"weight_scale` of `model-.*` as bfloat16 \[512, 1\], expected .* \[\]",
+    ),
+    "other blocks": ("llama_fp8_block", weights(block_structure=[64, 64]), "weight_scale"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_wrong_config_is_refused(case: str, tmp_path: Path) -> None:
+    name, change, match = CONFIGS[case]
+    src = tmp_path / "src"
+    shutil.copytree(FIXTURES / name, src)
+    stated = json.loads((src / "config.json").read_text())
+    change(stated)
+    (src / "config.json").write_text(json.dumps(stated))
+    refused(src, tmp_path, match)
+
+
+def test_a_missing_or_broken_config_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", tmp_path, "`.*nowhere` is no folder")
+    src = copied("llama_w4a16", tmp_path / "src")
+    for text, match in (("{", "config.json` is no JSON"), ("[]", "holds a list, a JSON object is needed"),
+                        ('{"a": 1, "a": 2}', "`a` stands twice")):  # fmt: skip
+        (src / "config.json").write_text(text)
+        refused(src, tmp_path, match)
+    (src / "config.json").unlink()
+    refused(src, tmp_path, "config.json` cannot be read: no such file")
+
+
+# ---------------------------------------------------------------- ranks and kernels
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"tp": 3}, "`.*qkv_proj`: axis `n` of part `q` has 512 elements, which 3 tensor-parallel ranks do not divide"),
+        ({"tp": 8}, "`.*qkv_proj`: axis `n` of part `k` has 4 heads of 64, which 8 tensor-parallel ranks do not divide"),
+        ({"ep": 3}, "`.*experts`: axis `e` has 4 elements, which 3 expert-parallel ranks do not divide evenly"),
+        ({"tp": 2, "rank": 2}, "rank 2 of 2 ranks does not exist"),
+        ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
+        ({"tp": 2, "rank": -1}, "rank -1 of 2 ranks does not exist"),
+        ({"tp": 0}, "0 tensor-parallel ranks are none"),
+        ({"ep": -1}, "-1 expert-parallel ranks are none"),
+        ({"tp": 0, "rank": 0}, "rank 0 of 0 ranks does not exist"),
+        ({"to": "marlin_int8_a16"}, "weights are never requantized"),
+        ({"to": ["marlin_int8_a16", "marlin_fp8_a16"]}, "none of these kernels takes the codes of `ct_int`"),
+        ({"to": "marlin"}, "there is no spec `marlin`"),
+        ({"to": "gptq"}, "a kernel spec is needed"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:
+    refused(FIXTURES / "qwen3_moe_w4a16", tmp_path, match, **options)
+
+
+# ---------------------------------------------------------------- files
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any], bytes], object]) -> None:
+    """Change a safetensors file: its header in place, its data where `change` returns bytes."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8 : 8 + length]), raw[8 + length :]
+    changed = change(header, data)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + (changed if isinstance(changed, bytes) else data))
+
+
+SCALE = "model.layers.0.mlp.up_proj.weight_scale"
+FILES = {
+    "truncated": (lambda h, d: d[:-1], "`.*model.safetensors` is truncated: its header describes .* bytes, the file has"),
+    "too long": (lambda h, d: d + b"x", "`.*model.safetensors` is too long: its header describes .* bytes, the file has"),
+    "unknown dtype": (lambda h, d: h[SCALE].update(dtype="F4"), f"tensor `{SCALE}` has the unknown dtype `F4`"),
+    "size": (
+        lambda h, d: h[SCALE].update(shape=[256, 3]),
+        rf"model.safetensors`: tensor `{SCALE}` is float16 \[256, 3\] in 1024 bytes, expected 1536",
+    ),
+    "place": (
+        lambda h, d: h[SCALE].update(data_offsets=[0, 1024]),
+        "model.safetensors`: the bytes of tensor `.*` begin at .*, expected",
+    ),
+    "negative": (lambda h, d: h[SCALE].update(shape=[-256, -2]), f"`{SCALE}` lacks a dtype, a shape or its place"),
+    "no place": (lambda h, d: h[SCALE].pop("data_offsets"), f"`{SCALE}` lacks a dtype, a shape or its place"),
+    "value": (lambda h, d: b"\x01" + d[1:], r"`model.layers.0.mlp.down_proj`: .*weight_shape.* \[256, 256\]"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_wrong_file_is_refused(case: str, tmp_path: Path) -> None:
+    change, match = FILES[case]
+    shutil.copytree(FIXTURES / "llama_w4a16_asym", tmp_path / "src")
+    rewrite(tmp_path / "src" / "model.safetensors", change)
+    refused(tmp_path / "src", tmp_path, match)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff" * 8, b"\x08\0\0\0\0\0\0\0not json", b"\x02\0\0\0\0\0\0\0[]"])
+def test_what_is_no_safetensors_file_is_refused(raw: bytes, tmp_path: Path) -> None:
+    src = copied("llama_w4a16_asym", tmp_path / "src")
+    (src / "model.safetensors").write_bytes(raw)
+    refused(src, tmp_path, "model.safetensors` (is truncated or no safetensors file|is no JSON|holds a list)")
+
+
+INDEX, FIRST = "model.safetensors.index.json", "model-00001-of-00002.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda m: m.update({"lm_head.weight": FIRST}), f"`lm_head.weight` stands in `.*00002.*has it in `{FIRST}`"),
+        (lambda m: m.pop("model.norm.weight"), "`model.norm.weight` stands in `model-0.*has it nowhere"),
+        (lambda m: m.update(more=FIRST), f"has tensor `more` in `{FIRST}`, whose header does not name it"),
+        (lambda m: m.update(more="b.safetensors"), f"`{INDEX}` names `b.safetensors`, which is not in"),
+        (lambda m: m.update(more="../src/b.safetensors"), "which is no safetensors file of this folder"),
+        (lambda m: m.update(more=3), f"`.*{INDEX}` has no `weight_map` of tensors to files"),
+    ],
+)
+def test_an_index_that_lies_is_refused(change: Callable[[dict], object], match: str, tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    shutil.copytree(FIXTURES / "llama_w4a16", src)
+    data = json.loads((src / INDEX).read_text())
+    change(data["weight_map"])
+    (src / INDEX).write_text(json.dumps(data))
+    refused(src, tmp_path, match)
+
+
+def test_an_index_without_its_files_is_refused(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    shutil.copytree(FIXTURES / "llama_w4a16", src)
+    shutil.copy(src / FIRST, src / "model-00003.safetensors")
+    data = json.loads((src / INDEX).read_text())
+    data["weight_map"]["model.norm.weight"] = "model-00003.safetensors"
+    (src / INDEX).write_text(json.dumps(data))
+    refused(src, tmp_path, f"stands in `{FIRST}` and in `model-00003.safetensors`")
+    (src / FIRST).unlink()
+    refused(src, tmp_path, f"names `{FIRST}`, which is not in")
+    (src / INDEX).unlink()
+    refused(src, tmp_path, f"has 2 safetensors files .* and no {INDEX}")
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def dropped(*names: str) -> Callable[[Tensors], object]:
+    return lambda tensors: [tensors.pop(name) for name in names]
+
+
+def moved(old: str, new: str) -> Callable[[Tensors], object]:
+    return lambda tensors: tensors.update({new: tensors.pop(old)})
+
+
+def doubled(old: str, new: str) -> Callable[[Tensors], object]:
+    return lambda tensors: tensors.update({new: tensors[old].clone()})
+
+
+def made(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], object]:
+    return lambda tensors: tensors.update({name: change(tensors[name])})
+
+
+def dense_too(tensors: Tensors) -> None:
+    for part in ("gate", "up", "down"):
+        for key in ("weight_packed", "weight_scale"):
+            tensors[f"{MLP}.{part}_proj.{key}"] = tensors[f"{EXPERTS}.0.{part}_proj.{key}"].clone()
+
+
+def an_expert_unquantized(tensors: Tensors) -> None:
+    for key in ("weight_packed", "weight_scale"):
+        tensors.pop(f"{EXPERTS}.2.up_proj.{key}")
+    tensors[f"{EXPERTS}.2.up_proj.weight"] = torch.ones(512, 128, dtype=torch.bfloat16)
+
+
+LLAMA, MOE = "llama_w4a16_asym", "qwen3_moe_mxfp4a16"
+ATTENTION, MLP, EXPERTS = "model.layers.0.self_attn", "model.layers.0.mlp", "model.layers.0.mlp.experts"
+STRANGER = f"of {FILE} is none that names `llama` know"
+TENSORS = {
+    "misspelled layer": (
+        LLAMA, moved(SCALE, SCALE.replace("up_", "uq_")),
+        f"`model.layers.0.mlp.uq_proj.weight_scale` {STRANGER}\n.*did you mean `model.layers.0.mlp.up_proj.weight_scale`",
+    ),
+    "misspelled tensor": (LLAMA, moved(SCALE, SCALE + "s"), f"`{SCALE}s` {STRANGER}\n.*did you mean `{SCALE}`"),
+    "layer beyond": (
+        LLAMA, moved(SCALE, SCALE.replace(".0.", ".7.")), f"`model.layers.7.mlp.up_proj.weight_scale` {STRANGER}",
+    ),
+    "a stranger": (LLAMA, doubled(SCALE, "model.layers.0.mlp.extra"), f"`model.layers.0.mlp.extra` {STRANGER}"),
+    "a stranger of another format": (
+        LLAMA, doubled(SCALE, SCALE.removesuffix("_scale") + "_scale_2"),
+        "`model.layers.0.mlp.up_proj.weight_scale_2`",
+    ),
+    "a tensor of another format": (LLAMA, moved(SCALE, SCALE.removesuffix("_scale")), f"`{SCALE}` is in no file; expected"),
+    "no scale": (LLAMA, dropped(SCALE), rf"`{SCALE}` is in no file; expected float16 \[256, 2\]"),
+    "no part": (
+        LLAMA, lambda t: [t.pop(name) for name in list(t) if f"{ATTENTION}.k_proj." in name],
+        f"tensor `{ATTENTION}.k_proj.weight_packed` is in no file",
+    ),
+    "no unit": (
+        LLAMA, lambda t: [t.pop(name) for name in list(t) if "down_proj" in name],
+        rf"no tensor `{MLP}.down_proj.\*` is in a file",
+    ),
+    "no norm": (LLAMA, dropped("model.norm.weight"), "tensor `model.norm.weight` is in no file of `.*src`"),
+    "no norm of a layer": (
+        LLAMA, dropped("model.layers.0.input_layernorm.weight"), "`model.layers.0.input_layernorm.weight` is in no file",
+    ),
+    "no norm of keys": (MOE, dropped(f"{ATTENTION}.k_norm.weight"), f"`{ATTENTION}.k_norm.weight` is in no file"),
+    "no head": (LLAMA, dropped("lm_head.weight"), "`lm_head.weight` is in no file"),
+    "shape": (
+        LLAMA, made(SCALE, lambda t: t.reshape(128, 4)),
+        rf"`{SCALE}` of {FILE} as float16 \[128, 4\], expected float16 \[256, 2\]",
+    ),
+    "dtype": (
+        LLAMA, made(SCALE, lambda t: t.view(torch.int16)),
+        rf"`{SCALE}` of {FILE} as int16 \[256, 2\], expected float16 \[256, 2\]",
+    ),
+    "dtype of one part": (
+        LLAMA, made(SCALE, lambda t: t.to(torch.bfloat16)),
+        rf"`{SCALE}` of {FILE} as bfloat16 \[256, 2\], expected float16 \[256, 2\]",
+    ),
+    "the same layer twice": (
+        LLAMA, doubled(SCALE, SCALE.replace(".0.", ".00.")), f"tensors `{SCALE}` and `.*layers.00.*` are the same one",
+    ),
+    "the same expert twice": (
+        MOE, doubled(f"{EXPERTS}.1.up_proj.weight_scale", f"{EXPERTS}.01.up_proj.weight_scale"),
+        f"`{EXPERTS}.0?1.up_proj.weight_scale` and `{EXPERTS}.0?1.up_proj.weight_scale` are the same one",
+    ),
+    "no expert": (
+        MOE, lambda t: [t.pop(name) for name in list(t) if f"{EXPERTS}.2." in name],
+        f"tensor `{EXPERTS}.2.gate_proj.weight_packed` is in no file",
+    ),
+    "no scale of an expert": (
+        MOE, dropped(f"{EXPERTS}.3.down_proj.weight_scale"),
+        rf"tensor `{EXPERTS}.3.down_proj.weight_scale` is in no file; expected .* \[128, 16\]",
+    ),
+    "an expert too many": (
+        MOE, doubled(f"{EXPERTS}.3.down_proj.weight_scale", f"{EXPERTS}.4.down_proj.weight_scale"),
+        f"`{EXPERTS}.4.down_proj.weight_scale` of {FILE} is none that names `qwen_moe` know",
+    ),
+    "an expert of another shape": (
+        MOE, made(f"{EXPERTS}.2.up_proj.weight_scale", lambda t: t.reshape(256, 8)),
+        rf"`{EXPERTS}.2.up_proj.weight_scale` of {FILE} as \w+ \[256, 8\], expected .* \[512, 4\]",
+    ),
+    "an expert of another dtype": (
+        MOE, made(f"{EXPERTS}.1.down_proj.weight_packed", lambda t: t.view(torch.int32)),
+        rf"`{EXPERTS}.1.down_proj.weight_packed` of {FILE} as int32 \[128, 64\], expected uint8 \[128, 256\]",
+    ),
+    "an expert left unquantized": (
+        MOE, an_expert_unquantized,
+        rf"declares `{EXPERTS}.2.up_proj` quantized, the files hold `{EXPERTS}.2.up_proj.weight` of {FILE} as bfloat16",
+    ),
+    "dense and experts in one layer": (
+        MOE, dense_too, rf"`{MLP}.*` and `{MLP}.*` exclude each other, but both are there",
+    ),
+    "neither dense nor experts": (
+        MOE, lambda t: [t.pop(name) for name in list(t) if ".mlp." in name],
+        rf"no tensor `{MLP}.*` is in a file of `.*src`",
+    ),
+    "no router": (MOE, dropped(f"{MLP}.gate.weight"), rf"no tensor `{MLP}.gate.\*` is in a file"),
+    "router of another shape": (
+        MOE, made(f"{MLP}.gate.weight", lambda t: t[:3]),
+        rf"`{MLP}.gate.weight` of {FILE} as bfloat16 \[3, 128\], expected .* \[4, 128\]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TENSORS)
+def test_a_wrong_tensor_is_refused(case: str, tmp_path: Path) -> None:
+    name, change, match = TENSORS[case]
+    src = copied(name, tmp_path / "src")
+    tensors = source_of(src)
+    change(tensors)
+    written(src, tensors)
+    refused(src, tmp_path, match)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "shape"),
+    [("model.norm.weight", "model.norm.weight", [64, 4]), ("model.embed_tokens.weight", "embed", [64, 128])],
+)
+def test_a_copied_tensor_of_another_shape(name: str, tensor: str, shape: list[int], tmp_path: Path) -> None:
+    """What is copied is not looked into: it goes to every rank as it is."""
+    src = copied(LLAMA, tmp_path / "src")
+    written(src, source_of(src) | {name: torch.zeros(shape)})
+    assert list(dict(load(src))[name].shape) == shape
+
+
+def test_a_checkpoint_without_quantized_layers(tmp_path: Path) -> None:
+    src = copied(LLAMA, tmp_path / "src", without("quantization_config"))
+    tensors = {}
+    for name, tensor in source_of(src).items():
+        layer, _, kind = name.rpartition(".")
+        if kind == "weight_shape":
+            tensors[f"{layer}.weight"] = torch.ones(tensor.tolist(), dtype=torch.float16)
+        elif kind == "weight":
+            tensors[name] = tensor
+    written(src, tensors)
+    refused(src, tmp_path, "no layer of `.*src` is quantized", tp=1)
+
+
+def test_many_findings_are_one_report(tmp_path: Path) -> None:
+    src = copied("llama_w4a16", tmp_path / "src", config(num_hidden_layers=1))
+    error = refused(src, tmp_path, "none that names")
+    assert len(error.diagnostics) == 9
+    assert error.diagnostics[-1].message == "and 15 more of this kind"
+
+
+def test_the_command_says_it_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from layoutdsl.cli import main
+
+    src = copied(MOE, tmp_path / "src")
+    tensors = source_of(src)
+    tensors.pop(f"{EXPERTS}.3.down_proj.weight_scale")
+    written(src, tensors)
+    assert main(["convert", str(src), str(tmp_path / "out")]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("LP217 missing-tensor: tensor `")
+    assert "Traceback" not in said.err and not (tmp_path / "out").exists()

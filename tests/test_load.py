@@ -1,0 +1,197 @@
+"""`layoutdsl.load`: a rank's tensors are those that `convert` writes, and only the bytes that it needs are read."""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from converted import FIXTURES, SPLITS, config_of, copied, drawn, same, source_of, written
+from safetensors.torch import load_file
+
+from layoutdsl import LayoutError, convert, load
+from layoutdsl.checkpoints import reading
+from layoutdsl.checkpoints.load import planned
+
+Stretch = tuple[str, int, int]
+"""File, and [begin, end) in it."""
+
+
+@pytest.mark.parametrize(("name", "tp", "ep"), SPLITS)
+def test_every_rank_is_what_convert_writes(name: str, tp: int, ep: int, tmp_path: Path) -> None:
+    convert(FIXTURES / name, tmp_path / "out", tp=tp, ep=ep)
+    for rank in range(tp * ep):
+        stored = load_file(tmp_path / "out" / f"rank-{rank}" / "model.safetensors")
+        tensors = list(load(FIXTURES / name, tp=tp, ep=ep, rank=rank))
+        same(dict(tensors), stored)
+        assert len(tensors) == len(stored)
+
+
+def test_the_reference_makes_the_same(tmp_path: Path) -> None:
+    src = drawn(tmp_path / "src", bits=4, symmetric=False, dtype="bfloat16", hidden=64, inner=64, heads=2, head=32)
+    for rank in range(2):
+        same(*(dict(load(src, tp=2, rank=rank, backend=backend)) for backend in ("reference", "torch")))
+
+
+def test_the_kernel_can_be_named(tmp_path: Path) -> None:
+    src, target = FIXTURES / "llama_w4a16_asym", ("marlin_int8_a16", "marlin_int4_a8fp8")
+    convert(src, tmp_path / "out", tp=2, rank=1, to=target)
+    same(dict(load(src, tp=2, rank=1, target=target)), load_file(tmp_path / "out" / "rank-1" / "model.safetensors"))
+    same(dict(load(src, target=target)), dict(load(src, target="marlin_int4_a8fp8")))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"rank": 1}, "rank 1 of 1 ranks does not exist"),
+        ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
+        ({"tp": 2, "rank": -1}, "rank -1 of 2 ranks does not exist"),
+        ({"ep": 3}, "axis `e` has 4 elements, which 3 expert-parallel ranks do not divide evenly"),
+        ({"target": "marlin_int8_a16"}, "weights are never requantized"),
+        ({"target": "marlin"}, "there is no spec `marlin`"),
+        ({"backend": "cuda2"}, "cuda2"),
+        ({"specs": ["nowhere"]}, "nowhere"),
+    ],
+)
+def test_all_is_checked_before_the_first_tensor(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(LayoutError, match=match):
+        load(FIXTURES / "qwen3_moe_w4a16", **options)
+
+
+# ---------------------------------------------------------------- what is read
+
+
+class _File(io.FileIO):
+    """A file that notes what is read of it without a buffer."""
+
+    def __init__(self, path: Path, noted: list[Stretch]):
+        super().__init__(path)
+        self.path, self.noted = path, noted
+
+    def readinto(self, buffer: Any, /) -> int:
+        at, count = self.tell(), super().readinto(buffer)
+        self.noted.append((self.path.name, at, at + count))
+        return count
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[Stretch]:
+    """What is read of safetensors files, whoever opens them by their Path."""
+    found: list[Stretch] = []
+    open_ = Path.open
+
+    def opened(self: Path, mode: str = "r", buffering: int = -1, **options: Any) -> Any:
+        if self.suffix != ".safetensors":
+            return open_(self, mode, buffering, **options)
+        assert mode == "rb"
+        file = _File(self, found)
+        return io.BufferedReader(file) if buffering else file
+
+    monkeypatch.setattr(Path, "open", opened)
+    return found
+
+
+def joined(stretches: Iterator[Stretch] | list[Stretch]) -> list[Stretch]:
+    """In order, those that touch or overlap as one."""
+    found: list[Stretch] = []
+    for file, begin, end in sorted(stretches):
+        if found and found[-1][0] == file and begin <= found[-1][2]:
+            found[-1] = file, found[-1][1], max(found[-1][2], end)
+        else:
+            found.append((file, begin, end))
+    return found
+
+
+def said(src: Path, **options: Any) -> list[Stretch]:
+    return [(path.name, begin, end) for path, _, begin, end in planned(src, **options).reads()]
+
+
+def size(stretches: list[Stretch]) -> int:
+    return sum(end - begin for _, begin, end in stretches)
+
+
+@pytest.mark.parametrize(("name", "tp", "ep"), [split for split in SPLITS if split[1:] in ((1, 1), (2, 1), (2, 2))])
+def test_what_is_read_is_what_was_said(
+    name: str, tp: int, ep: int, noted: list[Stretch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src, options = FIXTURES / name, {"tp": tp, "ep": ep, "rank": tp * ep - 1}
+    expected = joined(said(src, **options))
+
+    def read() -> dict[str, torch.Tensor]:
+        tensors = load(src, **options)
+        noted.clear()  # headers were read, and of weights nothing, as another test shows
+        return dict(tensors)
+
+    found = read()
+    left = list(expected)
+    for file, begin, end in joined(noted):
+        inside = [stretch for stretch in left if stretch[0] == file and begin <= stretch[1] and stretch[2] <= end]
+        assert (inside[0][1], inside[-1][2]) == (begin, end), "more is read than was said"
+        assert all(after[1] - before[2] <= reading.GAP for before, after in zip(inside, inside[1:]))
+        left = [stretch for stretch in left if stretch not in inside]
+    assert not left, "less is read than was said"
+
+    monkeypatch.setattr(reading, "GAP", 0)  # stretches that are close are no longer read as one
+    same(read(), found)
+    assert size(noted) == size(expected) and joined(noted) == expected, "not every byte is read, and once"
+
+
+@pytest.mark.parametrize("name", ["llama_nvfp4a16", "llama_gptq_desc_act", "qwen3_moe_w4a16"])
+def test_no_weight_is_read_before_the_first_tensor(name: str, tmp_path: Path) -> None:
+    """Files whose weights come after load() was called."""
+    src = copied(name, tmp_path / "src")
+    path = src / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 8 + int.from_bytes(whole[:8], "little")].ljust(len(whole), b"\0"))
+    tensors = load(src, tp=2, rank=1)
+    path.write_bytes(whole)
+    same(dict(tensors), dict(load(FIXTURES / name, tp=2, rank=1)))
+
+
+def replicated(name: str, config: dict[str, Any], ep: int) -> str:
+    """A pattern for the tensors that more ranks than one need, each all of it."""
+    whole = [r"norm\.weight", "embed_tokens", "lm_head", r"mlp\.gate\.", "weight_shape", "global_scale", "input_scale"]
+    quantization = config["quantization_config"]
+    if quantization.get("desc_act"):
+        whole += ["o_proj", "down_proj", "g_idx", "qzeros"]  # its order is that of the whole matrix
+    groups = quantization.get("config_groups", {}).values()
+    if any(group["weights"]["strategy"] in ("tensor", "channel") for group in groups):
+        whole.append("weight_scale")
+    return "|".join(whole)
+
+
+@pytest.mark.parametrize(("name", "tp", "ep"), [split for split in SPLITS if split[1:] not in ((1, 1), (2, 2))])
+def test_ranks_share_out_what_is_read(name: str, tp: int, ep: int) -> None:
+    src, count = FIXTURES / name, tp * ep
+    stretches = [stretch for rank in range(count) for stretch in said(src, tp=tp, ep=ep, rank=rank)]
+    extra = 0
+    for key, tensor in source_of(src).items():
+        nbytes = tensor.numel() * tensor.element_size()
+        if re.search(replicated(name, config_of(src), ep), key):
+            extra += (count - 1) * nbytes
+        elif ".experts." not in key:
+            extra += (ep - 1) * nbytes
+    total = sum(tensor.numel() * tensor.element_size() for tensor in source_of(src).values())
+    assert size(stretches) <= 1.05 * total + extra
+    assert size(joined(stretches)) >= 0.99 * total, "but for stored orders and the like, all is read by someone"
+
+
+def test_long_rows_are_read_in_parts(tmp_path: Path, noted: list[Stretch]) -> None:
+    """Of rows longer than a page a rank reads its own columns alone; what it says and what it reads are the same."""
+    src = copied("llama_fp8_dynamic", tmp_path / "src", lambda config: config.update(intermediate_size=1 << 15))
+    tensors = source_of(src)
+    for part in ("gate", "up", "down"):
+        rows, columns = (128, 1 << 15) if part == "down" else (1 << 15, 128)
+        layer = f"model.layers.0.mlp.{part}_proj"
+        tensors[f"{layer}.weight"] = torch.arange(rows * columns).remainder(120).to(torch.uint8).reshape(rows, columns)
+        tensors[f"{layer}.weight"] = tensors[f"{layer}.weight"].view(torch.float8_e4m3fn)
+        tensors[f"{layer}.weight_scale"] = torch.ones(rows, 1, dtype=torch.bfloat16)
+    written(src, tensors)
+    loaded = load(src, tp=2, rank=1)
+    noted.clear()
+    for _ in loaded:
+        pass
+    expected = said(src, tp=2, rank=1)
+    assert size(expected) <= size(noted) < 0.53 * sum(t.numel() * t.element_size() for t in tensors.values())
