@@ -74,14 +74,14 @@ def for_codes(matrix: str, source: Stored, target: Stored, has_zero: bool, signe
     negative scales and the target may not."""
     a, b = source.code, target.code
     if a.is_weight_integer and b.is_weight_integer and a.bits == b.bits:
+        if a.bias and b.bias and a.bias != b.bias:
+            raise refuse_pair(
+                matrix,
+                target,
+                f"codes with bias {a.bias} would become codes with bias {b.bias}",
+                "a target with zero points of its own can hold them: target.zero_points=true",
+            )
         if a.kind == b.kind:
-            if a.bias and b.bias and a.bias != b.bias:
-                raise refuse_pair(
-                    matrix,
-                    target,
-                    f"codes with bias {a.bias} would become codes with bias {b.bias}",
-                    "a target with zero points of its own can hold them: target.zero_points=true",
-                )
             return Recode("copy", a.name, b.name)
         return Recode("fp8_nibbles" if b.kind == "nibble" else "plain_nibbles", a.name, b.name)
     if a.name == b.name == "e2m1" and signed_scales:

@@ -8,6 +8,7 @@ there; then all of it must be.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -86,6 +87,7 @@ def bound(folder: Folder, declared: Declared, names: Names, architecture: str, s
                 f"config.json counts {numbers.count(key)} of `{key}`, the files hold {len(folder.entries)} tensors",
                 code="LP215",
                 name="bad-config",
+                help="config.json and the files belong to two checkpoints",
             )
     formats = [group.spec for group in declared.groups] + [_plain(specs).spec]
     known = list(dict.fromkeys(name for spec in formats for name in _tensor_names(spec)))
@@ -220,6 +222,7 @@ class _Binder:
     def _params(self, unit: Unit, group: Group, found: Found, shape: _Shape) -> dict[str, ParamValue]:
         """The first parameters under which the format's tensors are those found; else what differs least."""
         best: list[LayoutError] = []
+        least = math.inf
         for params in self._candidates(unit, group):
             try:
                 wrong = list(self._differences(unit, group, found, shape, params))
@@ -228,8 +231,9 @@ class _Binder:
                 continue
             if not wrong:
                 return params
-            if not best or len(wrong) < len(best):
-                best = wrong
+            faults = sum(count for _, count in wrong)
+            if faults < least:
+                best, least = [error for error, _ in wrong], faults
         raise LayoutError.of([diagnostic for error in best[:8] for diagnostic in error.diagnostics])
 
     def _candidates(self, unit: Unit, group: Group) -> Iterator[dict[str, ParamValue]]:
@@ -261,7 +265,8 @@ class _Binder:
 
     def _differences(
         self, unit: Unit, group: Group, found: Found, shape: _Shape, params: Mapping[str, ParamValue]
-    ) -> Iterator[LayoutError]:
+    ) -> Iterator[tuple[LayoutError, int]]:
+        """What is wrong, and how many faults that is: a dtype, a shape, or both."""
         wanted = {shape.slot(info.name): info for info in self._expected(group, shape, params)}
         stated = f"config.json declares {group} and sizes {_shown(shape.sizes)}"
         for slot, info in wanted.items():
@@ -269,29 +274,33 @@ class _Binder:
             sizes = list(info.shape if apart else info.full_shape)
             expected = f"{' or '.join(info.dtypes)} {sizes}"
             if slot not in found:
-                yield self._missing(unit, slot, 0, group, f"; expected {expected}")
+                yield self._missing(unit, slot, 0, group, f"; expected {expected}"), 2
                 continue
             for expert in range(info.experts if apart else 1):
                 entry = found[slot].get(expert)
                 if entry is None:
-                    yield self._missing(unit, slot, expert, group, f"; expected {expected}")
+                    yield self._missing(unit, slot, expert, group, f"; expected {expected}"), 2
                     break
-                if entry.dtype not in info.dtypes or _squeezed(entry.shape) != _squeezed(sizes):
-                    yield LayoutError(
+                faults = (entry.dtype not in info.dtypes) + (_squeezed(entry.shape) != _squeezed(sizes))
+                if faults:
+                    error = LayoutError(
                         f"tensor {_entry(entry)}, expected {expected}",
                         code="LP219",
                         name="tensor-differs",
                         help=f"{stated}; the file or config.json is wrong",
                     )
+                    yield error, faults
                     break
         for slot, entries in found.items():
             if slot not in wanted:
                 entry = next(iter(entries.values()))
-                yield LayoutError(
+                error = LayoutError(
                     f"tensor `{entry.name}` of `{entry.file.name}` has no place in {group}",
                     code="LP216",
                     name="unmatched-tensor",
+                    help="config.json describes another format, or the tensor does not belong here",
                 )
+                yield error, 2
 
 
 def by_expert(unit: Unit, matrix: str) -> bool:

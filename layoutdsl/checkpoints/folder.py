@@ -136,7 +136,7 @@ def _indexed(path: Path) -> dict[str, Entry]:
     for name in sorted(set(names.values())):
         file = path / name
         if Path(name).name != name or not name.endswith(".safetensors"):
-            _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is no safetensors file of this folder", None)
+            _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is no safetensors file of this folder", AGAIN)
         if not file.is_file():
             _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is not in `{path}`", AGAIN)
         for key, entry in read_header(file)[0].items():

@@ -242,7 +242,10 @@ class Sizes(Mapping[str, int]):
         found = _evaluated(way, self.stated)
         if found < 1:
             raise LayoutError(
-                f"config.json makes `{name}` {found}, at least 1 is needed", code="LP215", name="bad-config"
+                f"config.json makes `{name}` {found}, at least 1 is needed",
+                code="LP215",
+                name="bad-config",
+                help="correct config.json",
             )
         return found
 
@@ -342,8 +345,12 @@ class Places:
         return None
 
     def close_to(self, name: str) -> str | None:
-        """`did you mean ...`, with the numbers of the name itself."""
+        """`did you mean ...`, with the numbers of the name itself; or which of these config.json does not count."""
         shape, found = _numbered(name)
+        for slots, _ in self.known.get(shape, ()):
+            for slot, value in zip(slots, found, strict=True):
+                if isinstance(slot, str) and value >= self.numbers.count(slot):
+                    return f"config.json counts {self.numbers.count(slot)} of `{slot}`"
         near, numbers = did_you_mean(shape, self.known), iter(found)
         return near and re.sub(_NUMBER, lambda _: str(next(numbers, "N")), near)
 

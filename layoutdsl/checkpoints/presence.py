@@ -60,7 +60,7 @@ def _sorted_out(folder: Folder, places: Places, names: Names) -> tuple[dict[tupl
     for name, entry in folder.entries.items():
         found = places.find(name)
         if found is None:
-            help = places.close_to(name) if len(strangers) < 8 else None
+            help = _way_out(folder, places, name) if len(strangers) < 8 else None
             strangers.append((f"tensor `{name}` of `{entry.file.name}` is none that names `{names.names}` know", help))
             continue
         place, values = found
@@ -83,7 +83,15 @@ def _sorted_out(folder: Folder, places: Places, names: Names) -> tuple[dict[tupl
     return owned, copies
 
 
+def _way_out(folder: Folder, places: Places, name: str) -> str | None:
+    if folder.config.get("quantization_config") is None:
+        return "config.json has no `quantization_config`; the tensors of a quantized checkpoint are known only with one"
+    return places.close_to(name)
+
+
 # --- what must be there -----------------------------------------------------------------------------------------------
+
+CONFIG_OR_FILE = "config.json is that of another checkpoint, or a file is missing"
 
 Owned = Mapping[tuple[str, At], Found]
 Missing = Iterator[tuple[str, str | None]]
@@ -100,7 +108,7 @@ def _units(folder: Folder, every: Mapping[tuple[str, At], Unit], owned: Owned) -
             continue
         beside = _beside(there, at, owned)
         if (key, at) not in owned and beside and not _optional(there, folder):
-            yield f"{_nothing(unit)} is in a file of `{folder.path}`", None
+            yield f"{_nothing(unit)} is in a file of `{folder.path}`", CONFIG_OR_FILE
         if (key, at) in owned and not beside:
             yield f"`{_one(owned[key, at])}` is there, what it belongs to is not: {' or '.join(there.with_)}", None
 
@@ -117,7 +125,7 @@ def _choices(folder: Folder, every: Mapping[tuple[str, At], Unit], owned: Owned)
             yield f"{both} exclude each other, but both are there", "keep the tensors of one of them"
         elif not here and not any(unit.names.there.maybe for unit in units):
             others = ", or ".join(_nothing(unit).removeprefix("no ") for unit in units[1:])
-            yield f"{_nothing(units[0])} is in a file of `{folder.path}`", f"or {others}" if others else None
+            yield f"{_nothing(units[0])} is in a file of `{folder.path}`", f"or {others}" if others else CONFIG_OR_FILE
 
 
 def _copied(folder: Folder, names: Names, numbers: Sizes, architecture: str, owned: Owned) -> Missing:
@@ -127,7 +135,8 @@ def _copied(folder: Folder, names: Names, numbers: Sizes, architecture: str, own
         for name, at in copies_of(names, text, numbers):
             beside = _beside(there, at, owned)
             if name not in folder.entries and beside and not _optional(there, folder):
-                yield f"tensor `{name}` is in no file of `{folder.path}`", None
+                unless = f"; config.json may say `{there.unless}`" if there.unless else ""
+                yield f"tensor `{name}` is in no file of `{folder.path}`", CONFIG_OR_FILE + unless
             if name in folder.entries and not beside:
                 yield f"`{name}` is there, what it belongs to is not: {' or '.join(there.with_)}", None
 

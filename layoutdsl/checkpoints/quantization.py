@@ -114,7 +114,12 @@ def _pattern(entry: str) -> re.Pattern[str]:
     try:
         return re.compile(entry[3:])
     except re.error as error:
-        raise LayoutError(f"config.json: `{entry}` is no pattern: {error}", code="LP215", name="bad-config") from None
+        raise LayoutError(
+            f"config.json: `{entry}` is no pattern: {error}",
+            code="LP215",
+            name="bad-config",
+            help="behind `re:` stands a regular expression of Python",
+        ) from None
 
 
 def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:

@@ -58,8 +58,7 @@ class Source:
 def source_of(planner: Planner, job: Job, plan: Plan) -> Source:
     """The source of one unit for the rank of its plan."""
     whole = Source(plan, None, (), None)
-    gathers = any(move.gather_k or move.gather_n for program in plan.programs for move in program.moves)
-    if plan.ranks.tp * plan.ranks.ep == 1 or gathers:
+    if plan.ranks.tp * plan.ranks.ep == 1:
         return whole
     try:
         slice, local = planner.slice(job, plan.ranks), planner.local(job, plan.ranks)
@@ -70,12 +69,16 @@ def source_of(planner: Planner, job: Job, plan: Plan) -> Source:
 
 
 def ranges(source: Source, job: Job) -> Iterator[tuple[Entry, int, int]]:
-    """Every stretch of bytes that is needed: the tensor, and [begin, end) inside it; before a byte is read."""
-    plan = source.slice or source.plan
+    """Every stretch of bytes that is needed: the tensor, and [begin, end) inside it. What stands between two of them in
+    one page is read with them."""
+    plan, rest = source.slice or source.plan, source.plan if source.slice is None else source.rest
+    whole = set(rest.input) if rest is not None else set()
     for name, reads in plan.reads().items():
+        if name in whole:
+            yield from ((entry, 0, entry.size) for entry in _entries(plan, job, name) if entry is not None)
+            continue
         for entry, base, _ in _experts(plan, job, name):
-            # A file may hold a shape in a narrower dtype than the format's first.
-            yield from ((entry, base + begin, min(base + end, entry.size)) for begin, end in reads.ranges())
+            yield from ((entry, base + begin, base + end) for begin, end in reads.ranges())
 
 
 def read(source: Source, job: Job) -> dict[str, Given]:
@@ -95,13 +98,17 @@ def read(source: Source, job: Job) -> dict[str, Given]:
 def _whole(plan: Plan, job: Job) -> dict[str, Given]:
     """The whole tensors that a plan reads; of experts that are not this rank's, nothing."""
     found: dict[str, Given] = {}
-    _, start, count = plan.experts
     for name in plan.input:
-        entries = job.inputs[name]
-        here = range(start, start + count) if job.apart(name) else range(1)
-        tensors = [read_tensor(entry) if at in here else torch.empty(0) for at, entry in enumerate(entries)]
+        tensors = [torch.empty(0) if entry is None else read_tensor(entry) for entry in _entries(plan, job, name)]
         found[name] = tensors if job.apart(name) else tensors[0]
     return found
+
+
+def _entries(plan: Plan, job: Job, name: str) -> Iterator[Entry | None]:
+    """The tensors of one name, of each expert where they have their own; None for those of other ranks."""
+    _, start, count = plan.experts
+    here = range(start, start + count) if job.apart(name) else range(1)
+    yield from (entry if at in here else None for at, entry in enumerate(job.inputs[name]))
 
 
 def _sliced(plan: Plan, job: Job, info: TensorInfo, spans: Sequence[Span]) -> torch.Tensor:

@@ -102,10 +102,10 @@ class Conversion:
     def made(self, job: Job, source: Source, lost: list[Lost] | None = None) -> Tensors:
         """One unit on one rank: its tensors by their names in the output. `lost` is told which values became 0."""
         give_back()
-        given = read(source, job)
-        if self.device != "cpu":
-            given = {name: _to(tensor, self.device) for name, tensor in given.items()}
         try:
+            given = read(source, job)
+            if self.device != "cpu":
+                given = {name: _to(tensor, self.device) for name, tensor in given.items()}
             found = source.plan.run(given, backend=self.backend, report=lost)
         except LayoutError as error:
             raise within(job, error) from None
