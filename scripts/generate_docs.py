@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import inspect
+import io
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,10 +25,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from layoutdsl import LayoutError, Plan, codes, compile_plan, grammar, recodes, schema, source
+from layoutdsl import LayoutError, Plan, cli, codes, compile_plan, grammar, recodes, schema, source
 from layoutdsl.library import files, kind_of, read_spec
 from layoutdsl.model import KINDS, ROLES, Checkpoint, Format, Kernel, Module, Param, Spec
-from layoutdsl.show import drawing, module
+from layoutdsl.show import drawing, module, svg
 from layoutdsl.show.picture import picture_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +75,7 @@ def wanted() -> tuple[tuple[Path, str], ...]:
         (ROOT / "docs" / "formats.md", text_of(gallery())),
         (ROOT / "docs" / "gallery.md", text_of(pictures())),
         *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files())),
+        (IMAGES / "session.svg", session()),
         *(
             (path, filled(path.read_text(encoding="utf-8"), name, list(lines)))
             for path, name, lines in (
@@ -457,6 +461,35 @@ def module_list() -> Iterator[str]:
 
 def plain_name(node: ast.Assign) -> str:
     return node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
+
+
+# --- a session at the terminal ----------------------------------------------------------------------------------------
+
+SESSION = (
+    "inspect tests/fixtures/qwen3_moe_w4a16 --tp 4",
+    "convert tests/fixtures/qwen3_moe_w4a16 {folder}/out --tp 4",
+    "verify {folder}/out --against tests/fixtures/qwen3_moe_w4a16",
+)
+SECONDS = re.compile(r", \d+\.\d\d s$", re.MULTILINE)
+LINE, COLUMN, EDGE = 16, 6.7, 20
+
+
+def session() -> str:
+    """What the commands of SESSION print, as a picture; without the seconds, which differ each time."""
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(ROOT):
+        for command in SESSION:
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                if cli.main(command.format(folder=folder).split()):
+                    raise SystemExit(f"`layoutdsl {command}` failed")
+            lines += [f"$ layoutdsl {command.format(folder='').replace(' /', ' ')}", *out.getvalue().splitlines(), ""]
+        lines = SECONDS.sub("", "\n".join(lines).rstrip().replace(f"{folder}/", "")).splitlines()
+    body = [
+        svg.text(EDGE, EDGE + LINE * (at + 0.5), line.replace(" ", "\u00a0"), "left") for at, line in enumerate(lines)
+    ]
+    width = 2 * EDGE + COLUMN * max(map(len, lines))
+    return svg.document("A conversion at the terminal", "\n".join(lines), width, 2 * EDGE + LINE * len(lines), body)
 
 
 # --- gallery ----------------------------------------------------------------------------------------------------------
