@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -26,7 +25,9 @@ SRC = FIXTURES / NAME
 
 def files(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 # ---------------------------------------------------------------- killed
 
 
-# Reads (instant, destination) from its input, one a line, and forks a conversion for each that kills itself at that call
-# of a function, Python's or the interpreter's own, counted from where output begins. Instant 0: not at all. It answers
-# with how the fork ended, and how many calls there were.
+# Reads (instant, destination) from its input, one a line, and forks for each a conversion that kills itself at that
+# call of a function, Python's or the interpreter's own, counted from where output begins; at 0 not at all. It answers
+# how the fork ended and, where it came so far, how many calls there were.
 KILLED = """
 import os, signal, sys
 from layoutdsl.checkpoints import convert, load, report, run, writing
@@ -94,15 +95,16 @@ def killer() -> Iterator[Callable[[int, Path], tuple[int, int]]]:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_run_killed_at_any_instant_leaves_no_final_name(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    dst, random_ = tmp_path / "out", random.Random(20)
+    dst, chance = tmp_path / "out", random.Random(20)
     with killer() as ended:
         status, calls = ended(0, tmp_path / "first")
         assert status == 0 and files(tmp_path / "first") == undisturbed
-        step = calls // 20
-        for instant in range(0, 20 * step, step):
-            status, _ = ended(instant + random_.randint(1, step), dst)
+        spread = [chance.randint(calls * at // 14, calls * (at + 1) // 14) for at in range(14)]
+        last = chance.sample(range(calls - 400, calls - 20), 6)  # as the output gets its name
+        for instant in (*spread, *last):
+            status, _ = ended(max(instant, 1), dst)
             assert status == -signal.SIGKILL
-            if dst.exists():  # killed after it got its name, where nothing was left to do
+            if dst.exists():  # then all was done
                 assert files(dst) == undisturbed
                 dst.rename(tmp_path / f"whole-{instant}")
         left = list(tmp_path.glob(".out.*.partial"))
@@ -161,7 +163,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, fault: BaseException, at: int) -> N
 
 
 @pytest.mark.parametrize(
-    "fault", [RuntimeError("midway"), KeyboardInterrupt(), MemoryError(), OSError(errno.ENOSPC, "No space left on device")]
+    "fault",
+    [RuntimeError("midway"), KeyboardInterrupt(), MemoryError(), OSError(errno.ENOSPC, "No space left on device")],
 )
 @pytest.mark.parametrize("at", [1, 7])
 def test_a_failure_midway_leaves_nothing(
@@ -181,6 +184,7 @@ def test_a_failure_midway_leaves_nothing(
 @contextmanager
 def small_files(most: int) -> Iterator[None]:
     """The system refuses files above that size, as a disk does when it is full."""
+    resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:
@@ -234,7 +238,7 @@ def test_an_output_that_is_there_is_not_touched(tmp_path: Path) -> None:
     dst.mkdir()
     convert(SRC, dst)  # an empty folder is fine
     before = files(dst)
-    for options in ({}, {"rank": 0}):
+    for options in ({}, {"rank": 0}, {"dry_run": True}):
         with pytest.raises(LayoutError, match="is there already"):
             convert(SRC, dst, **options)
     assert files(dst) == before and [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -268,7 +272,7 @@ def test_a_source_truncated_while_it_is_read(
 
     with monkeypatch.context() as patch:
         patch.setattr(run.Writer, "write", truncating)
-        with pytest.raises(LayoutError, match="model.safetensors` became shorter while it was read, at tensor `") as caught:
+        with pytest.raises(LayoutError, match=r"safetensors` became shorter while it was read, at tensor `") as caught:
             convert(src, tmp_path / "out", tp=2)
     assert caught.value.help and [path.name for path in tmp_path.iterdir()] == ["src"]
     data.write_bytes(whole)
@@ -285,7 +289,7 @@ def test_a_source_that_goes_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         write(self, name, tensor)
 
     monkeypatch.setattr(run.Writer, "write", removing)
-    with pytest.raises(LayoutError, match="model.safetensors`: tensor `.*` cannot be read: no such file"):
+    with pytest.raises(LayoutError, match=r"model.safetensors`: tensor `.*` cannot be read: no such file"):
         convert(src, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
     assert json.loads((src / "config.json").read_text())

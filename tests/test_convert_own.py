@@ -174,7 +174,7 @@ def test_without_the_folder_nothing_knows_it(project: Path, capsys: pytest.Captu
     with pytest.raises(LayoutError, match="quantization_config says quant_method: nibbles"):
         load("model")
     # no shipped kernel holds codes of its own
-    with pytest.raises(LayoutError, match="no shipped kernel takes the codes of `nibbles`\n.*--to"):
+    with pytest.raises(LayoutError, match=r"no shipped kernel takes the codes of `nibbles`\n.*--to"):
         load("model", specs=["formats"])
 
 
@@ -218,7 +218,12 @@ def test_names_of_the_users_own(tmp_path: Path) -> None:
         ("mlp.down_proj.{tensor}", "mlp.down_proj", "the name lacks `{tensor}`"),
         ("hidden: hidden_size", "hidden: hidden_size +", "expected a number, a name"),
         ("model.norm.weight: always", "model.norm.weight: sometimes", "LD02"),
-        ("{part}_proj.{tensor}", "qkv_proj.{tensor}", "two of the names are `model.layers.{layer}"),
+        ("{part}_proj.{tensor}", "qkv_proj.{tensor}", "q_proj.weight_shape` of `model.safetensors` is none that names"),
+        (
+            'source: "model.layers.{layer}.mlp.down_proj.',
+            'source: "model.layers.{layer}.self_attn.o_proj.',
+            "two of the names are `model.layers.{layer}.self_attn.o_proj.",
+        ),
         (".Wqkv.", ".o_proj.", "two tensors of the output have the name"),
         ("units:", "unit:", "did you mean `units`"),
     ):

@@ -73,7 +73,7 @@ CONFIGS = {
     "wrong size": (
         "llama_w4a16",
         config(intermediate_size=320),
-        r"gate_proj.weight_packed` of `model-00001-of-00002.safetensors` as int32 \[512, 32\], expected int32 \[320, 32\]",
+        r"gate_proj.weight_packed` of `model-00001-.*safetensors` as int32 \[512, 32\], expected int32 \[320, 32\]",
     ),
     "other hidden size": (
         "qwen3_moe_fp8_dynamic",
@@ -96,7 +96,7 @@ CONFIGS = {
     "fewer experts": (
         "qwen3_moe_w4a16_asym",
         config(num_local_experts=3),
-        r"`model.layers.0.mlp.experts.3.down_proj.weight_\w+` of `model.safetensors` is none that names `qwen_moe` know",
+        r"`model.layers.0.mlp.experts.3.down_proj.weight_\w+` of `model.safetensors` is none that names `qwen_moe`",
     ),
     "endless experts": ("qwen3_moe_w4a16_asym", config(num_local_experts=10**12), "1000000000000"),
     "other bits": (
@@ -126,7 +126,11 @@ CONFIGS = {
         r"weight_zero_point` is in no file; expected int32 \[64, 1\]",
     ),
     "act-order": ("llama_w4a16", weights(actorder="group"), r"weight_g_idx` is in no file; expected int32 \[256\]"),
-    "no act-order": ("llama_gptq_desc_act", quantization(desc_act=False), r"`model.layers.0.self_attn.qkv_proj`: .*g_idx"),
+    "no act-order": (
+        "llama_gptq_desc_act",
+        quantization(desc_act=False),
+        r"`model.layers.0.self_attn.qkv_proj`: .*g_idx",
+    ),
     "bad pattern": ("llama_w4a16", quantization(ignore=["re:("]), r"`re:\(` is no pattern"),
     "per channel": (
         "llama_fp8",
@@ -171,7 +175,10 @@ def test_a_missing_or_broken_config_is_refused(tmp_path: Path) -> None:
     ("options", "match"),
     [
         ({"tp": 3}, "`.*qkv_proj`: axis `n` of part `q` has 512 elements, which 3 tensor-parallel ranks do not divide"),
-        ({"tp": 8}, "`.*qkv_proj`: axis `n` of part `k` has 4 heads of 64, which 8 tensor-parallel ranks do not divide"),
+        (
+            {"tp": 8},
+            "`.*qkv_proj`: axis `n` of part `k` has 4 heads of 64, which 8 tensor-parallel ranks do not divide",
+        ),
         ({"ep": 3}, "`.*experts`: axis `e` has 4 elements, which 3 expert-parallel ranks do not divide evenly"),
         ({"tp": 2, "rank": 2}, "rank 2 of 2 ranks does not exist"),
         ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
@@ -204,8 +211,14 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], bytes], object]) -> No
 
 SCALE = "model.layers.0.mlp.up_proj.weight_scale"
 FILES = {
-    "truncated": (lambda h, d: d[:-1], "`.*model.safetensors` is truncated: its header describes .* bytes, the file has"),
-    "too long": (lambda h, d: d + b"x", "`.*model.safetensors` is too long: its header describes .* bytes, the file has"),
+    "truncated": (
+        lambda h, d: d[:-1],
+        "`.*model.safetensors` is truncated: its header describes .* bytes, the file has",
+    ),
+    "too long": (
+        lambda h, d: d + b"x",
+        "`.*model.safetensors` is too long: its header describes .* bytes, the file has",
+    ),
     "unknown dtype": (lambda h, d: h[SCALE].update(dtype="F4"), f"tensor `{SCALE}` has the unknown dtype `F4`"),
     "size": (
         lambda h, d: h[SCALE].update(shape=[256, 3]),
@@ -310,7 +323,7 @@ STRANGER = f"of {FILE} is none that names `llama` know"
 TENSORS = {
     "misspelled layer": (
         LLAMA, moved(SCALE, SCALE.replace("up_", "uq_")),
-        f"`model.layers.0.mlp.uq_proj.weight_scale` {STRANGER}\n.*did you mean `model.layers.0.mlp.up_proj.weight_scale`",
+        f"`model.layers.0.mlp.uq_proj.weight_scale` {STRANGER}\n.*did you mean `{SCALE}`",
     ),
     "misspelled tensor": (LLAMA, moved(SCALE, SCALE + "s"), f"`{SCALE}s` {STRANGER}\n.*did you mean `{SCALE}`"),
     "layer beyond": (
@@ -321,7 +334,9 @@ TENSORS = {
         LLAMA, doubled(SCALE, SCALE.removesuffix("_scale") + "_scale_2"),
         "`model.layers.0.mlp.up_proj.weight_scale_2`",
     ),
-    "a tensor of another format": (LLAMA, moved(SCALE, SCALE.removesuffix("_scale")), f"`{SCALE}` is in no file; expected"),
+    "a tensor of another format": (
+        LLAMA, moved(SCALE, SCALE.removesuffix("_scale")), f"`{SCALE}` is in no file; expected",
+    ),
     "no scale": (LLAMA, dropped(SCALE), rf"`{SCALE}` is in no file; expected float16 \[256, 2\]"),
     "no part": (
         LLAMA, lambda t: [t.pop(name) for name in list(t) if f"{ATTENTION}.k_proj." in name],
@@ -333,7 +348,8 @@ TENSORS = {
     ),
     "no norm": (LLAMA, dropped("model.norm.weight"), "tensor `model.norm.weight` is in no file of `.*src`"),
     "no norm of a layer": (
-        LLAMA, dropped("model.layers.0.input_layernorm.weight"), "`model.layers.0.input_layernorm.weight` is in no file",
+        LLAMA, dropped("model.layers.0.input_layernorm.weight"),
+        "tensor `model.layers.0.input_layernorm.weight` is in no file",
     ),
     "no norm of keys": (MOE, dropped(f"{ATTENTION}.k_norm.weight"), f"`{ATTENTION}.k_norm.weight` is in no file"),
     "no head": (LLAMA, dropped("lm_head.weight"), "`lm_head.weight` is in no file"),
