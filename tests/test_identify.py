@@ -16,7 +16,7 @@ import torch
 from checkpoints import Awq, CtInt, Format, Fp8, Fp8Block, Gptq, Mxfp4, Mxfp8, Nvfp4
 from safetensors.torch import save_file
 
-from layoutdsl import LayoutError
+from layoutdsl import LayoutError, convert
 from layoutdsl.checkpoints.identify import Fit, Identified, identify
 from layoutdsl.cli import main
 
@@ -349,3 +349,10 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path, capsys: pytest.Capture
         identify(tmp_path / "none.safetensors")
     with pytest.raises(LayoutError, match="cannot be read: is a directory"):
         identify(tmp_path)
+
+
+def test_a_file_of_our_own_says_what_it_is(tmp_path: Path) -> None:
+    convert(FIXTURES / "qwen3_moe_w4a16", tmp_path / "out", tp=2)
+    found = identify(tmp_path / "out" / "rank-1" / "model.safetensors")
+    assert not found.fits
+    assert str(found).splitlines()[1] == "written by layoutdsl convert: rank 1 of 2, for marlin_int4_a16"

@@ -19,7 +19,9 @@ from pathlib import Path
 from layoutdsl.checkpoints.fitting import Params, Setting, Trial, said, text
 from layoutdsl.checkpoints.folder import Entry, read_header
 from layoutdsl.checkpoints.quantization import checkpoints
+from layoutdsl.errors import LayoutError
 from layoutdsl.model import Checkpoint, ParamValue
+from layoutdsl.plan import Plan
 
 FLOATS = ("float16", "bfloat16", "float32")
 BY_LAYER = ("bias", "input_scale", "weight_shape")
@@ -73,7 +75,7 @@ class Fit:
 @dataclass(frozen=True)
 class Identified:
     """All that was found. `misses` has a sentence for each format that fits no layer; where some format fits others,
-    `odd` has one for a layer of each kind that none fits."""
+    `odd` has one for a layer of each kind that none fits. `written`: what a file of `convert` says of itself."""
 
     file: str
     layers: int
@@ -82,6 +84,7 @@ class Identified:
     fits: tuple[Fit, ...]
     odd: tuple[str, ...]
     misses: dict[str, str]
+    written: str = ""
 
     def __str__(self) -> str:
         shapes = f" (in {_count(self.shapes, 'shape')})" if self.layers else ""
@@ -89,6 +92,7 @@ class Identified:
         width = max((len(fit.format) for fit in self.fits), default=0) + 2
         lines = [line for fit in self.fits for line in fit.lines(width, self.layers)]
         lines += [f"fits none: {why}" for why in self.odd]
+        head += f"\n{self.written}" if self.written else ""
         return "\n".join([head, *lines, *(f"not {name}: {why}" for name, why in self.misses.items())])
 
 
@@ -97,7 +101,7 @@ def identify(path: str | Path, specs: Sequence[str] = ()) -> Identified:
 
     Raises LayoutError where the file is none, or cut short.
     """
-    entries = read_header(Path(path))[0]
+    entries, metadata = read_header(Path(path))
     trials = {spec.name: Trial(spec) for spec, _ in checkpoints(specs)}
     looks = _looks(entries, [trial.spec for trial in trials.values()])
     fits: list[Fit] = []
@@ -119,7 +123,19 @@ def identify(path: str | Path, specs: Sequence[str] = ()) -> Identified:
         fits=tuple(fits),
         odd=tuple(_miss(trials[fits[0].format], look) for look in left),
         misses=misses,
+        written=_written(metadata),
     )
+
+
+def _written(metadata: Mapping[str, str]) -> str:
+    """`written by layoutdsl convert: rank 0 of 2, for marlin_int4_a16`; empty for any other file."""
+    plans = [text for key, text in metadata.items() if key.startswith("layoutdsl.plan.")]
+    try:
+        number, ranks = metadata["layoutdsl.rank"], int(metadata["layoutdsl.tp"]) * int(metadata["layoutdsl.ep"])
+        kernels = {plan.target.spec for plan in (Plan.from_json(text, prove=False) for text in plans)} - {"plain"}
+    except (KeyError, ValueError, LayoutError):
+        return ""
+    return f"written by layoutdsl convert: rank {number} of {ranks}, for {', '.join(sorted(kernels))}"
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def inspect(
             plans = planner.plans(job)
         except LayoutError as error:
             why = error.message.partition(": ")[2]  # without the unit's name, which the line begins with
+            why += f"; {error.help}" if error.help else ""
         key = job.unit.key, job.group.spec.name, tuple(job.params.items()), id(plans) if plans else why
         lines.setdefault(key, Line(plans, why)).jobs.append(job)
     return Inspection(str(src), source, len(ranks), tuple(lines.values()))
