@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +24,7 @@ from layoutdsl.errors import LayoutError
 Item = TypeVar("Item")
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
-_BROKEN_PIPE, _INTERRUPTED = 141, 130  # 128 and the signal's number, as a shell reports it
+_BROKEN_PIPE, _INTERRUPTED, _TERMINATED = 141, 130, 143  # 128 and the signal's number, as a shell reports it
 
 _ROW = re.compile(r'\[(?:[^][{}"]|"(?:[^"\\\n]|\\.)*")*\]')
 _BREAK = re.compile(r"\n\s*")
@@ -34,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    with suppress(ValueError):  # only the main thread may; a terminated run clears up after itself like any other
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     try:
         status = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()

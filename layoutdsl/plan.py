@@ -219,7 +219,8 @@ class Duty:
             "pad_input": f"{self.matrix}: pad its input along {self.axis} with {self.front} zeros before "
             f"and {self.rest} after",
             "slice_output": f"{self.matrix}: keep the first {self.length} of its outputs along {self.axis}",
-            "gather_input": f"{self.matrix}: take its input along {self.axis} in the order of `{self.tensor}`",
+            "gather_input": f"{self.matrix}: take its input along {self.axis}, of all ranks, in the order of "
+            f"`{self.tensor}`",
             "sum_over_ranks": f"{self.matrix}: add up the outputs of all tensor-parallel ranks",
         }[self.kind]
 

@@ -5,6 +5,7 @@ found. The way out is its help.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from converted import FIXTURES, Change, Tensors, copied, source_of, written
 
 from layoutdsl import LayoutError, convert, load
+from layoutdsl.checkpoints import folder
 
 FILE = r"`model\.safetensors`"
 
@@ -183,9 +185,9 @@ def test_a_missing_or_broken_config_is_refused(tmp_path: Path) -> None:
         ({"tp": 2, "rank": 2}, "rank 2 of 2 ranks does not exist"),
         ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
         ({"tp": 2, "rank": -1}, "rank -1 of 2 ranks does not exist"),
-        ({"tp": 0}, "0 tensor-parallel ranks are none"),
-        ({"ep": -1}, "-1 expert-parallel ranks are none"),
-        ({"tp": 0, "rank": 0}, "rank 0 of 0 ranks does not exist"),
+        ({"tp": 0}, "cannot have 0 tensor-parallel ranks"),
+        ({"ep": -1}, "cannot have -1 expert-parallel ranks"),
+        ({"tp": 0, "rank": 0}, "cannot have 0 tensor-parallel ranks"),
         ({"to": "marlin_int8_a16"}, "weights are never requantized"),
         ({"to": ["marlin_int8_a16", "marlin_fp8_a16"]}, "none of these kernels takes the codes of `ct_int`"),
         ({"to": "marlin"}, "there is no spec `marlin`"),
@@ -463,3 +465,50 @@ def test_the_command_says_it_without_a_traceback(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("LP217 missing-tensor: tensor `")
     assert "Traceback" not in said.err and not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- what a stranger would try
+
+
+def edited(name: str, to: Path, **config: object) -> Path:
+    """A copy of a fixture with other entries in config.json."""
+    shutil.copytree(FIXTURES / name, to)
+    (to / "config.json").write_text(json.dumps(json.loads((to / "config.json").read_text()) | config))
+    return to
+
+
+def test_a_kernel_without_the_models_dtype_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError, match="parameter `dtype` of `marlin_mxfp4_a16` cannot be float16"):
+        convert(edited("llama_mxfp4a16", tmp_path / "model", dtype="float16"), tmp_path / "out", tp=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_ranks_that_no_model_has_are_refused_at_once(tmp_path: Path) -> None:
+    for how in ({"tp": 100_000_000}, {"ep": 100_000_000}, {"tp": 0}, {"tp": 70_000, "rank": 1}):
+        with pytest.raises(LayoutError, match="-parallel ranks"):
+            convert(FIXTURES / "llama_w4a16", tmp_path / "out", **how)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
+    src = edited("llama_w8a16", tmp_path / "model")
+    (src / name).unlink()
+    os.mkfifo(src / name)
+    with pytest.raises(LayoutError):
+        convert(src, tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", [["F16"], {"F16": 1}, 7, None])
+def test_a_dtype_that_is_no_word_is_refused(dtype: object, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    header = json.dumps({"weight": {"dtype": dtype, "shape": [1], "data_offsets": [0, 2]}}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
+    with pytest.raises(LayoutError, match="tensor `weight` lacks a dtype"):
+        folder.read_header(file)
+
+
+@pytest.mark.parametrize("device", ["nope", "cuda:99", 5.5])
+def test_a_device_that_is_not_there_is_refused_before_anything(device: object) -> None:
+    with pytest.raises(LayoutError, match="cannot be used"):
+        load(FIXTURES / "llama_w4a16", device=device)

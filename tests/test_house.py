@@ -50,6 +50,7 @@ LAYERS = (
     "show",
     "checkpoints",
     "cli",
+    "__main__",
     "__init__",  # the public API, of lazy attributes; no module of ours imports from it
 )
 # Against that order on purpose, inside a function or for types: the methods of a Plan open the doors of later stages.

@@ -125,7 +125,8 @@ def test_a_null_says_nothing() -> None:
         ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "says quant_method: gptq, checkpoint_format: marlin"),
         ({"quant_method": "awq", "version": "gemv"}, "says quant_method: awq, version: gemv, which is no format"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_method: modelopt, quant_algo: W4A8_AWQ"),
-        ({"bits": 4}, "says none of quant_method, "),
+        ({"sym": True}, "says none of quant_method, "),
+        ({"bits": 4}, "says bits: 4, which is no format that a spec detects"),
         (
             {
                 "quant_method": "compressed-tensors",

@@ -24,6 +24,14 @@ Codes = dict[str, list[list[int]]]
 """Tensor name -> per expert its codes."""
 
 
+def scratch(plan: Plan) -> int:
+    """Bytes beside inputs and outputs: an object for each code of an output, which is why it is for small plans."""
+    return OBJECT * max((info.codes for info in plan.outputs), default=0)
+
+
+OBJECT = 32
+
+
 def run(
     plan: Plan,
     tensors: buffers.Given,

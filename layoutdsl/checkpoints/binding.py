@@ -78,8 +78,17 @@ class Work:
         return sum(one.size for one in (*self.jobs, *self.copies))
 
 
-def bound(folder: Folder, declared: Declared, names: Names, architecture: str, specs: tuple[str, ...] = ()) -> Work:
-    """Every tensor's place. LayoutError for tensors without one, missing ones, and ones that differ from the format."""
+def bound(
+    folder: Folder,
+    declared: Declared,
+    names: Names,
+    architecture: str,
+    specs: tuple[str, ...] = (),
+    *,
+    dtype: str | None = None,
+) -> Work:
+    """Every tensor's place; `dtype` is the model's, for formats whose tensors leave it open. LayoutError for tensors
+    without a place, missing ones, and ones that differ from the format."""
     numbers = Sizes(names, folder.config)
     for key in names.count:
         if key != EXPERT and numbers.count(key) > len(folder.entries):
@@ -93,7 +102,7 @@ def bound(folder: Folder, declared: Declared, names: Names, architecture: str, s
     known = list(dict.fromkeys(name for spec in formats for name in _tensor_names(spec)))
     places = Places(names, known, numbers, architecture, specs)
     present = presence.present(folder, places, names, numbers, architecture)
-    binder = _Binder(declared, _plain(specs), numbers, specs)
+    binder = _Binder(declared, _plain(specs), numbers, specs, dtype)
     return Work(tuple(binder.job(unit, found) for unit, found in present.units), present.copies)
 
 
@@ -141,8 +150,8 @@ class _Shape:
 class _Binder:
     """Finds each unit's format and parameters; units that look alike are asked once."""
 
-    def __init__(self, declared: Declared, plain: Group, numbers: Sizes, specs: tuple[str, ...]):
-        self.declared, self.plain, self.numbers, self.specs = declared, plain, numbers, specs
+    def __init__(self, declared: Declared, plain: Group, numbers: Sizes, specs: tuple[str, ...], dtype: str | None):
+        self.declared, self.plain, self.numbers, self.specs, self.dtype = declared, plain, numbers, specs, dtype
         self.shapes: dict[str, _Shape] = {}
         self.known: dict[tuple, dict[str, ParamValue]] = {}
 
@@ -251,8 +260,9 @@ class _Binder:
             for name, param in spec.params.items()
             if name not in group.stated and name not in own and param.type in ("bool", "values")
         }
+        likely = {**fixed, **({"dtype": self.dtype} if self.dtype else {})}
         choices = [
-            sorted(_values(param), key=lambda value, name=name: value != fixed[name]) for name, param in loose.items()
+            sorted(_values(param), key=lambda value, name=name: value != likely[name]) for name, param in loose.items()
         ]
         for values in itertools.product(*choices):
             yield {**fixed, **dict(zip(loose, values, strict=True))}

@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KERNEL",
         help="kernel spec, by name or path; of several the first that takes a layer's codes (default: of the shipped)",
     )
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "bfloat16"),
+        help="dtype of the activations that the kernel multiplies (default: the model's in config.json)",
+    )
     parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
     parser.add_argument("--verify", action="store_true", help="verify the output before it gets its name")
     parser.add_argument("--dry-run", action="store_true", help="check and plan everything, write nothing")
@@ -51,6 +56,7 @@ def command(args: argparse.Namespace) -> int:
         ep=args.ep,
         rank=args.rank,
         to=args.to or (),
+        dtype=args.dtype,
         specs=args.specs,
         backend=args.backend,
         verify=args.verify,
@@ -68,6 +74,7 @@ def convert(
     ep: int = 1,
     rank: int | None = None,
     to: str | Sequence[str] = (),
+    dtype: str | None = None,
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
     verify: bool = False,
@@ -75,7 +82,8 @@ def convert(
 ) -> Report:
     """Convert the checkpoint `src` for `tp` times `ep` ranks, or for one of them, into `dst`.
 
-    to: kernel specs; for each layer the first that takes its codes, of the shipped ones without. specs: folders of the
+    to: kernel specs; for each layer the first that takes its codes, of the shipped ones without. dtype: that of the
+    activations, float16 or bfloat16; without, the model's in config.json. specs: folders of the
     user's own specs and names. verify: hold every value of the output against the source before it gets its name.
     dry_run: write nothing.
 
@@ -89,7 +97,7 @@ def convert(
 
     start, final = time.perf_counter(), Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
     writing.check_new(final)
-    conversion = planned(src, target=to, tp=tp, rank=rank, ep=ep, specs=specs, backend=backend)
+    conversion = planned(src, target=to, tp=tp, rank=rank, ep=ep, dtype=dtype, specs=specs, backend=backend)
     if not any(job.quantized for job in conversion.work.jobs):
         raise LayoutError(
             f"no layer of `{src}` is quantized",

@@ -99,6 +99,8 @@ def read_folder(path: Path) -> Folder:
 
 def _whole(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """config.json, with the quantization that a file of its own states."""
+    if config.get("quantization_config") is None and isinstance(config.get("compression_config"), dict):
+        return {**config, "quantization_config": config["compression_config"]}
     beside = path / QUANTIZATION
     if config.get("quantization_config") is not None or not beside.is_file():
         return config
@@ -175,8 +177,15 @@ def refusal(code: str, name: str, found: Iterable[tuple[str, str | None]], limit
     return LayoutError.of(shown)
 
 
+def _check_regular(path: Path) -> None:
+    """A pipe would keep us waiting for ever."""
+    if path.exists() and not path.is_file():
+        _fail("LP210", "bad-checkpoint", f"`{path}` is no regular file", None)
+
+
 def read_json(path: Path, help: str | None = None) -> dict[str, Any]:
     """A JSON object from a file. Raises LayoutError where there is none."""
+    _check_regular(path)
     try:
         with path.open("rb") as file:
             text = file.read(MAX_JSON + 1)
@@ -207,6 +216,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     """The tensors and the metadata of a safetensors file, held against its size."""
+    _check_regular(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -253,8 +263,10 @@ def _entry(path: Path, name: str, value: Any, base: int) -> Entry:
         good = all(isinstance(number, int) and number >= 0 for number in (*shape, start, end)) and start <= end
     except (KeyError, TypeError, ValueError):
         good, dtype, shape, start, end = False, "", (), 0, 0
-    if not good:
+    if not good or not isinstance(dtype, str):
         _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` lacks a dtype, a shape or its place", AGAIN)
+    if not name.isprintable():
+        _fail("LP213", "bad-safetensors", f"`{path}`: the name of tensor {name!r} has control characters", None)
     if dtype not in DTYPES:
         _fail(
             "LP213",

@@ -44,7 +44,7 @@ def inspect(
     folders, kernels = tuple(map(str, specs)), (to,) if isinstance(to, str) else tuple(to)
     ranks = every_rank(tp, ep)
     source = opened(src, folders)
-    planner = Planner(ranks, kernels, folders)
+    planner = Planner(ranks, kernels, folders, source.dtype)
     lines: dict[tuple, Line] = {}
     for job in source.work.jobs:
         plans, why = (), ""

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layoutdsl.errors import LayoutError
+
 if TYPE_CHECKING:
     import torch
 
@@ -24,19 +26,23 @@ def load(
     rank: int = 0,
     ep: int = 1,
     device: str | torch.device = "cpu",
+    dtype: str | None = None,
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of one rank, by the name that `convert` gives it; tensors that are copied come last.
 
     target: a kernel spec, or several, of which the first that takes a layer's codes counts; without, of the shipped
-    ones. rank: which of tp times ep ranks, tensor-parallel neighbours first. specs: folders of the user's own specs and
+    ones. rank: which of tp times ep ranks, tensor-parallel neighbours first. dtype: that of the activations, float16 or
+    bfloat16 (default: the model's in config.json). specs: folders of the user's own specs and
     names. Only the bytes that the rank needs are read, and one unit is in memory at a time.
 
     Everything is checked before the first tensor. Raises LayoutError that names file and tensor, what was expected and
     what was found.
     """
-    conversion = planned(model_dir, target=target, tp=tp, rank=rank, ep=ep, specs=specs, backend=backend, device=device)
+    conversion = planned(
+        model_dir, target=target, tp=tp, rank=rank, ep=ep, dtype=dtype, specs=specs, backend=backend, device=device
+    )
     return _tensors(conversion)
 
 
@@ -47,6 +53,7 @@ def planned(
     tp: int = 1,
     rank: int | None = None,
     ep: int = 1,
+    dtype: str | None = None,
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
     device: str | torch.device = "cpu",
@@ -60,17 +67,35 @@ def planned(
     from layoutdsl.library import load_spec
 
     backends.load(backend)
-    folders, kernels = tuple(map(str, specs)), (target,) if isinstance(target, str) else tuple(target)
+    _check_device(device)
+    folders, kernels = ((one,) if isinstance(one, str) else tuple(map(str, one)) for one in (specs, target))
     ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
     for kernel in kernels:
         load_spec(kernel, specs=folders, kind="kernel")
     source = opened(model_dir, folders)
-    planner = Planner(ranks, kernels, folders)
+    planner = Planner(ranks, kernels, folders, dtype or source.dtype)
     return Conversion(source, planner, tuple(planner.plans(job) for job in source.work.jobs), backend, str(device))
 
 
+def _check_device(device: str | torch.device) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise LayoutError(
+            f"the device `{device}` cannot be used: {' '.join(str(error).split())[:120]}",
+            code="LP152",
+            name="no-device",
+            help="cpu is always there; cuda needs a GPU and a build of torch for it",
+        ) from None
+
+
 def _tensors(conversion: Conversion) -> Iterator[tuple[str, torch.Tensor]]:
+    from layoutdsl.checkpoints.reading import give_back
+
     for job, (source,) in conversion.sourced():
         yield from conversion.made(job, source).items()
+    give_back()
     for entry in conversion.work.copies:
         yield entry.name, conversion.read(entry)

@@ -23,6 +23,11 @@ class Opened:
     declared: Declared
     work: Work
 
+    @property
+    def dtype(self) -> str | None:
+        """The 16-bit dtype that config.json gives the model, hence its activations; None where it names none."""
+        return _dtype(self.folder.config)
+
     def __str__(self) -> str:
         return f"{self.architecture}, {self.declared if self.declared.groups else 'not quantized'}"
 
@@ -33,8 +38,15 @@ def opened(path: str | Path, specs: tuple[str, ...]) -> Opened:
     quantized = folder.config.get("quantization_config") is not None
     formats = declared(folder.config, specs) if quantized else Declared((), (), ())
     architecture = _architecture(folder.config)
-    work = bound(folder, formats, for_architecture(architecture, specs), architecture, specs)
+    work = bound(
+        folder, formats, for_architecture(architecture, specs), architecture, specs, dtype=_dtype(folder.config)
+    )
     return Opened(folder, architecture, formats, work)
+
+
+def _dtype(config: Mapping[str, Any]) -> str | None:
+    stated = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
+    return stated if stated in ("float16", "bfloat16") else None
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

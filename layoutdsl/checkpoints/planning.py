@@ -19,26 +19,34 @@ OWN = {"parts": "stacked", "transposed": False}
 """How a layer that is not quantized is written: its parts in one tensor, outputs before inputs."""
 
 
+MOST_RANKS = 65536
+
+
 def every_rank(tp: int, ep: int) -> tuple[Ranks, ...]:
-    """All ranks in order of their numbers: tensor-parallel neighbours first. LayoutError for less than one of each."""
-    for count, what in ((tp, "tensor"), (ep, "expert")):
-        if count < 1:
+    """All ranks in order of their numbers: tensor-parallel neighbours first. LayoutError for less than one of each, and
+    for more than MOST_RANKS."""
+    for count, what in ((tp, "tensor"), (ep, "expert"), (tp * ep, "tensor- and expert")):
+        if not 1 <= count <= MOST_RANKS:
             raise LayoutError(
-                f"{count} {what}-parallel ranks are none", code="LP110", name="ranks", help="ask for 1 or more"
+                f"a model cannot have {count} {what}-parallel ranks",
+                code="LP110",
+                name="ranks",
+                help=f"ask for 1 to {MOST_RANKS}",
             )
     return tuple(Ranks(tp, rank, ep, ep_rank) for ep_rank in range(ep) for rank in range(tp))
 
 
 def one_rank(tp: int, ep: int, number: int) -> Ranks:
     """The rank of that number; LayoutError where there is none."""
+    every = every_rank(tp, ep)
     if not 0 <= number < tp * ep:
         raise LayoutError(
             f"rank {number} of {tp * ep} ranks does not exist",
             code="LP110",
             name="ranks",
-            help=f"ranks count from 0 to {max(tp * ep, 1) - 1}",
+            help=f"ranks count from 0 to {tp * ep - 1}",
         )
-    return every_rank(tp, ep)[number]
+    return every[number]
 
 
 def number_of(ranks: Ranks) -> int:
@@ -47,11 +55,13 @@ def number_of(ranks: Ranks) -> int:
 
 @dataclass
 class Planner:
-    """Compiles plans for some ranks. `to` are the kernels asked for; with none, they are chosen by the codes."""
+    """Compiles plans for some ranks. `to` are the kernels asked for; with none, they are chosen by the codes. `dtype`
+    is that of the activations, None for that of each layer's own tensors."""
 
     ranks: tuple[Ranks, ...]
     to: tuple[str, ...]
     specs: tuple[str, ...]
+    dtype: str | None = None
     known: dict[tuple, tuple[Plan, ...]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[Plan, ...]:
@@ -99,7 +109,9 @@ class Planner:
         if job.quantized:
             module = self._module(job)
             found = matrices(module, bind(module, own_params(job.unit.names, module)), job.sizes, Ranks())
-            return kernel_for(job.group.spec, job.params, found, asked=self.to, specs=self.specs), params
+            name = kernel_for(job.group.spec, job.params, found, asked=self.to, specs=self.specs)
+            takes = "dtype" in load_spec(name, specs=self.specs, kind="kernel").params
+            return name, {**params, "target.dtype": self.dtype} if takes and self.dtype else params
         return str(job.group.path), params | {
             f"target.{name}": OWN.get(name, value) for name, value in job.params.items()
         }

@@ -219,6 +219,8 @@ def _group(part: _Part, known: Sequence[tuple[Checkpoint, Path]]) -> Group:
             continue
         value = next((value for value in values if value is not None), None)
         value = (param.map or {}).get(_text(value), value)
+        if isinstance(value, str) and value.isdecimal() and value not in param.values:
+            value = int(value)
         if value is not None:
             stated[name] = value
     try:

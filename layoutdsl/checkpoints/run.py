@@ -135,6 +135,7 @@ def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> dict[str, list
                 progress.at(job.unit.name, source.size)
                 for name, tensor in conversion.made(job, source, lost.setdefault(job.unit.name, [])).items():
                     writer.write(name, tensor)
+        give_back()
         for entry in conversion.work.copies:
             progress.at(entry.name, entry.size * len(writers))
             tensor = read_tensor(entry)

@@ -87,9 +87,10 @@ class Verified:
         from layoutdsl.checkpoints.report import ranges
 
         which = f"rank{'s' if len(self.ranks) > 1 else ''} {ranges(self.ranks).strip('{}')} of {self.of}"
+        but = " but for the losses below" if any(loss.error for loss in self.lossy.values()) else ""
         beside = f" and {self.others:,} values beside them" if self.others else ""
         found = [
-            f"{self.weights:,} weights{beside} equal the source's",
+            f"{self.weights:,} weights{beside} equal the source's{but}",
             *([f"{self.pads:,} pads are neutral"] if self.pads else []),
             *([f"{self.copies} copied tensors are equal"] if self.copies else []),
         ]

@@ -1,0 +1,7 @@
+"""`python -m layoutdsl` is the command `layoutdsl`."""
+
+import sys
+
+from layoutdsl.cli import main
+
+sys.exit(main())
