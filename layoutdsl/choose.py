@@ -16,19 +16,21 @@ def kernel_for(
     matrices: Sequence[Matrix],
     *,
     asked: Sequence[str] = (),
+    stated: Mapping[str, ParamValue] | None = None,
     specs: tuple[str, ...] = (),
 ) -> str:
     """The first kernel, of those asked for or else of the shipped ones by name, that holds the source's kind of codes
     and scales and takes its groups; failing the latter, the first that holds its codes.
 
-    matrices: those of the module, whole. Raises LayoutError where no kernel holds the codes.
+    matrices: those of the module, whole. stated: parameters of the kernels. Raises LayoutError where no kernel holds
+    the codes.
     """
     if len(asked) == 1:
         return asked[0]
     side, near = Side(source, dict(params), "whole"), ""
     for name, kernel in _kernels(asked, specs):
         try:
-            _holds(kernel, side, matrices[0])
+            _holds(kernel, side, matrices[0], stated or {})
         except LayoutError:
             continue
         near = near or name
@@ -59,9 +61,9 @@ def _kernels(asked: Sequence[str], specs: tuple[str, ...]) -> Iterator[tuple[str
             yield kernel.name, kernel
 
 
-def _holds(kernel: Kernel, side: Side, matrix: Matrix) -> None:
+def _holds(kernel: Kernel, side: Side, matrix: Matrix, stated: Mapping[str, ParamValue]) -> None:
     """LayoutError where the kernel's codes or scales are of another kind. Shapes are the planner's business."""
-    params = bind(kernel, _accepted(kernel, side.params))
+    params = bind(kernel, _accepted(kernel, {**side.params, **stated}))
     (padded,) = pad(kernel, params, [matrix], [0])
     source = {tensor.role: tensor for tensor in tensors(side, matrix)}
     target = {tensor.role: tensor for tensor in tensors(Side(kernel, params, "padded"), padded, 0)}

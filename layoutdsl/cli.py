@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from layoutdsl import flags
 from layoutdsl.errors import LayoutError
 
 Item = TypeVar("Item")
@@ -120,9 +121,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     plan.add_argument("source", help="format of the tensors at hand: a spec's name or path")
     plan.add_argument("target", help="format wanted: a spec's name or path")
     plan.add_argument("--module", required=True, help="which matrices and axes: a spec's name or path")
-    plan.add_argument("--size", action="append", required=True, type=_size, metavar="AXIS=N", help=(
+    plan.add_argument("--size", action="append", required=True, type=flags.size, metavar="AXIS=N", help=(
         "extent of one of the module's axes before sharding; AXIS=N,N,... where the parts have their own widths"))
-    plan.add_argument("--param", action="append", default=[], type=_param, metavar="NAME=VALUE", help=(
+    plan.add_argument("--param", action="append", default=[], type=flags.param, metavar="NAME=VALUE", help=(
         "a parameter of the specs; source.NAME, target.NAME and module.NAME set it for one of them"))
     plan.add_argument("--tp", type=int, default=1, metavar="N", help="how many tensor-parallel ranks share the module")
     plan.add_argument("--rank", type=int, default=0, metavar="R", help="which of them, from 0")
@@ -143,28 +144,6 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     for name in set(argv) & set(apart):
         import_module(_APART[name][0]).add_arguments(apart[name])
     return parser
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (equals and name.strip() and value.strip()):
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found `{text}`")
-    return name.strip(), value.strip()
-
-
-def _size(text: str) -> tuple[str, int | tuple[int, ...]]:
-    axis, value = _pair(text)
-    if not re.fullmatch("[0-9]+(,[0-9]+)*", value):
-        raise argparse.ArgumentTypeError(f"expected AXIS=N or AXIS=N,N,..., found `{text}`")
-    widths = tuple(map(int, value.split(",")))
-    return axis, widths if len(widths) > 1 else widths[0]
-
-
-def _param(text: str) -> tuple[str, bool | int | str]:
-    name, value = _pair(text)
-    if value in ("true", "false"):
-        return name, value == "true"
-    return name, int(value) if re.fullmatch("-?[0-9]+", value) else value
 
 
 def _once(pairs: Sequence[tuple[str, Item]], flag: str) -> dict[str, Item]:

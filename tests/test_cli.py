@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from layoutdsl import Plan, cli, compile_plan, explain
+from layoutdsl import Plan, cli, compile_plan, explain, flags
 from layoutdsl.codes import code_named
 from layoutdsl.conform import Outcome
 from layoutdsl.layout import Run
@@ -315,11 +315,11 @@ def test_json_is_the_plan(run: Any) -> None:
 
 def test_values_of_parameters() -> None:
     given = ["a=true", "b=false", "c=128", "d=-1", "e=bfloat16", "f=q,k,v", "source.g=True", "h=1.5", "i = x=y"]
-    assert [cli._param(text) for text in given] == [
+    assert [flags.param(text) for text in given] == [
         ("a", True), ("b", False), ("c", 128), ("d", -1), ("e", "bfloat16"), ("f", "q,k,v"), ("source.g", "True"),
         ("h", "1.5"), ("i", "x=y"),
     ]
-    assert [cli._size(text) for text in ("n=64", "n=512,128,128")] == [("n", 64), ("n", (512, 128, 128))]
+    assert [flags.size(text) for text in ("n=64", "n=512,128,128")] == [("n", 64), ("n", (512, 128, 128))]
 
 
 # --- the report against counts made by hand ---------------------------------------------------------------------------

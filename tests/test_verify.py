@@ -224,5 +224,5 @@ def test_the_report_says_what_there_was() -> None:
     report = Verified((1,), 4, weights=1000, others=7, pads=2048, copies=0)
     assert str(report) == (
         "verified rank 1 of 4: 1,000 weights and 7 values beside them equal the source's, 2,048 pads are neutral, "
-        "0.00 s"
+        "0.00 s\nnot there: rank 0,2..3"
     )

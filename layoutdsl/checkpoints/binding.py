@@ -254,6 +254,8 @@ class _Binder:
             if name.startswith("source.")
         }
         own = {name: value for name, value in own.items() if name == "parts" or name in spec.params}
+        if any("part" in placeholders(template) for template in unit.names.templates):
+            own = {"parts": "apart", **own}
         fixed = bind(spec, {**group.stated, **own})
         loose = {
             name: param

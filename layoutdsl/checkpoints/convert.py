@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layoutdsl import flags
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
     from layoutdsl.checkpoints.report import Report
+    from layoutdsl.model import ParamValue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("float16", "bfloat16"),
         help="dtype of the activations that the kernel multiplies (default: the model's in config.json)",
     )
+    parser.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        type=flags.param,
+        metavar="NAME=VALUE",
+        help="a parameter of the kernel, such as group=32",
+    )
     parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
     parser.add_argument("--verify", action="store_true", help="verify the output before it gets its name")
     parser.add_argument("--dry-run", action="store_true", help="check and plan everything, write nothing")
@@ -57,6 +67,7 @@ def command(args: argparse.Namespace) -> int:
         rank=args.rank,
         to=args.to or (),
         dtype=args.dtype,
+        params={name.removeprefix("target."): value for name, value in args.param},
         specs=args.specs,
         backend=args.backend,
         verify=args.verify,
@@ -75,6 +86,7 @@ def convert(
     rank: int | None = None,
     to: str | Sequence[str] = (),
     dtype: str | None = None,
+    params: Mapping[str, ParamValue] | None = None,
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
     verify: bool = False,
@@ -83,21 +95,24 @@ def convert(
     """Convert the checkpoint `src` for `tp` times `ep` ranks, or for one of them, into `dst`.
 
     to: kernel specs; for each layer the first that takes its codes, of the shipped ones without. dtype: that of the
-    activations, float16 or bfloat16; without, the model's in config.json. specs: folders of the
+    activations, float16 or bfloat16; without, the model's in config.json. params: parameters of the kernels, such
+    as {"group": 32}. specs: folders of the
     user's own specs and names. verify: hold every value of the output against the source before it gets its name.
     dry_run: write nothing.
 
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
     left behind.
     """
-    from layoutdsl.checkpoints import run, writing
+    from layoutdsl.checkpoints import writing
     from layoutdsl.checkpoints.load import planned
     from layoutdsl.checkpoints.planning import number_of
     from layoutdsl.checkpoints.report import Report
 
     start, final = time.perf_counter(), Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
     writing.check_new(final)
-    conversion = planned(src, target=to, tp=tp, rank=rank, ep=ep, dtype=dtype, specs=specs, backend=backend)
+    conversion = planned(
+        src, target=to, tp=tp, rank=rank, ep=ep, dtype=dtype, params=params, specs=specs, backend=backend
+    )
     if not any(job.quantized for job in conversion.work.jobs):
         raise LayoutError(
             f"no layer of `{src}` is quantized",
@@ -107,6 +122,8 @@ def convert(
         )
     report = Report.of(str(src), str(dst), conversion)
     if not dry_run:
+        from layoutdsl.checkpoints import run
+
         with writing.published(final) as place:
             homes = {r: place if rank is not None else place / f"rank-{number_of(r)}" for r in conversion.planner.ranks}
             report.lost = run.write(conversion, homes)

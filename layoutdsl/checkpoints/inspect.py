@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layoutdsl import flags
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
     from layoutdsl.checkpoints.binding import Job
     from layoutdsl.checkpoints.opening import Opened
+    from layoutdsl.model import ParamValue
     from layoutdsl.plan import Plan
 
 
@@ -21,30 +23,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="folder with config.json and safetensors files")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="number of tensor-parallel ranks (default: 1)")
     parser.add_argument("--ep", type=int, default=1, metavar="N", help="number of expert-parallel ranks (default: 1)")
+    parser.add_argument("--param", action="append", default=[], type=flags.param, metavar="NAME=VALUE", help="as there")
     parser.add_argument("--to", action="append", metavar="KERNEL", help="kernel spec, as for convert; may be repeated")
 
 
 def command(args: argparse.Namespace) -> int:
     """Run `layoutdsl inspect`: 0 where all of the checkpoint can be converted, else 1."""
-    found = inspect(args.src, tp=args.tp, ep=args.ep, to=args.to or (), specs=args.specs)
+    found = inspect(args.src, tp=args.tp, ep=args.ep, to=args.to or (), params=_target(args.param), specs=args.specs)
     print(found)
     return 1 if found.refused else 0
 
 
+def _target(pairs: Sequence[tuple[str, ParamValue]]) -> dict[str, ParamValue]:
+    return {name.removeprefix("target."): value for name, value in pairs}
+
+
 def inspect(
-    src: str | Path, *, tp: int = 1, ep: int = 1, to: str | Sequence[str] = (), specs: Sequence[str | Path] = ()
+    src: str | Path,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    to: str | Sequence[str] = (),
+    params: Mapping[str, ParamValue] | None = None,
+    specs: Sequence[str | Path] = (),
 ) -> Inspection:
     """What is in the folder `src`, and what each unit would become for `tp` times `ep` ranks.
 
     Raises LayoutError where the folder is no whole checkpoint; what cannot be converted is part of the answer.
     """
     from layoutdsl.checkpoints.opening import opened
-    from layoutdsl.checkpoints.planning import Planner, every_rank
+    from layoutdsl.checkpoints.planning import Planner, every_rank, kernels_asked
 
-    folders, kernels = tuple(map(str, specs)), (to,) if isinstance(to, str) else tuple(to)
-    ranks = every_rank(tp, ep)
+    folders, ranks = tuple(map(str, specs)), every_rank(tp, ep)
+    kernels = kernels_asked(to, folders)
     source = opened(src, folders)
-    planner = Planner(ranks, kernels, folders, source.dtype)
+    planner = Planner(ranks, kernels, folders, source.dtype, dict(params or {}))
     lines: dict[tuple, Line] = {}
     for job in source.work.jobs:
         plans, why = (), ""

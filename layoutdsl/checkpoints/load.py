@@ -6,7 +6,7 @@ for name, tensor in layoutdsl.load("model", tp=4, rank=1, device="cuda"):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from layoutdsl.checkpoints.run import Conversion
+    from layoutdsl.model import ParamValue
 
 
 def load(
@@ -27,6 +28,7 @@ def load(
     ep: int = 1,
     device: str | torch.device = "cpu",
     dtype: str | None = None,
+    params: Mapping[str, ParamValue] | None = None,
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
 ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -34,14 +36,24 @@ def load(
 
     target: a kernel spec, or several, of which the first that takes a layer's codes counts; without, of the shipped
     ones. rank: which of tp times ep ranks, tensor-parallel neighbours first. dtype: that of the activations, float16 or
-    bfloat16 (default: the model's in config.json). specs: folders of the user's own specs and
-    names. Only the bytes that the rank needs are read, and one unit is in memory at a time.
+    bfloat16 (default: the model's in config.json). params: parameters of the kernels, such as {"group": 32}. specs:
+    folders of the user's own specs and names. Only the bytes that the rank needs are read, and one unit is in memory at
+    a time.
 
     Everything is checked before the first tensor. Raises LayoutError that names file and tensor, what was expected and
     what was found.
     """
     conversion = planned(
-        model_dir, target=target, tp=tp, rank=rank, ep=ep, dtype=dtype, specs=specs, backend=backend, device=device
+        model_dir,
+        target=target,
+        tp=tp,
+        rank=rank,
+        ep=ep,
+        dtype=dtype,
+        params=params,
+        specs=specs,
+        backend=backend,
+        device=device,
     )
     return _tensors(conversion)
 
@@ -54,6 +66,7 @@ def planned(
     rank: int | None = None,
     ep: int = 1,
     dtype: str | None = None,
+    params: Mapping[str, ParamValue] | None = None,
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
     device: str | torch.device = "cpu",
@@ -61,19 +74,18 @@ def planned(
     """All that is known before a weight is read, for one rank or (None) for all. Its `plans`, `peak` and `reads` say
     what each unit becomes, what that takes, and which bytes of which file."""
     from layoutdsl import backends
-    from layoutdsl.checkpoints.opening import opened
-    from layoutdsl.checkpoints.planning import Planner, every_rank, one_rank
-    from layoutdsl.checkpoints.run import Conversion
-    from layoutdsl.library import load_spec
 
-    backends.load(backend)
+    backends.load(backend)  # says what is missing, where torch is
     _check_device(device)
-    folders, kernels = ((one,) if isinstance(one, str) else tuple(map(str, one)) for one in (specs, target))
+    from layoutdsl.checkpoints.opening import opened
+    from layoutdsl.checkpoints.planning import Planner, every_rank, kernels_asked, one_rank
+    from layoutdsl.checkpoints.run import Conversion
+
+    folders = (specs,) if isinstance(specs, str) else tuple(map(str, specs))
+    kernels = kernels_asked(target, folders)
     ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
-    for kernel in kernels:
-        load_spec(kernel, specs=folders, kind="kernel")
     source = opened(model_dir, folders)
-    planner = Planner(ranks, kernels, folders, dtype or source.dtype)
+    planner = Planner(ranks, kernels, folders, dtype or source.dtype, dict(params or {}))
     return Conversion(source, planner, tuple(planner.plans(job) for job in source.work.jobs), backend, str(device))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from layoutdsl.checkpoints.binding import Job
@@ -49,6 +50,14 @@ def one_rank(tp: int, ep: int, number: int) -> Ranks:
     return every[number]
 
 
+def kernels_asked(to: str | Sequence[str], specs: tuple[str, ...]) -> tuple[str, ...]:
+    """The kernel specs that were named; LayoutError where one is none."""
+    kernels = (to,) if isinstance(to, str) else tuple(to)
+    for kernel in kernels:
+        load_spec(kernel, specs=specs, kind="kernel")
+    return kernels
+
+
 def number_of(ranks: Ranks) -> int:
     return ranks.ep_rank * ranks.tp + ranks.rank
 
@@ -56,12 +65,13 @@ def number_of(ranks: Ranks) -> int:
 @dataclass
 class Planner:
     """Compiles plans for some ranks. `to` are the kernels asked for; with none, they are chosen by the codes. `dtype`
-    is that of the activations, None for that of each layer's own tensors."""
+    is that of the activations, None for that of each layer's own tensors; `params` are the kernels' own."""
 
     ranks: tuple[Ranks, ...]
     to: tuple[str, ...]
     specs: tuple[str, ...]
     dtype: str | None = None
+    params: dict[str, ParamValue] = field(default_factory=dict)
     known: dict[tuple, tuple[Plan, ...]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[Plan, ...]:
@@ -109,9 +119,10 @@ class Planner:
         if job.quantized:
             module = self._module(job)
             found = matrices(module, bind(module, own_params(job.unit.names, module)), job.sizes, Ranks())
-            name = kernel_for(job.group.spec, job.params, found, asked=self.to, specs=self.specs)
-            takes = "dtype" in load_spec(name, specs=self.specs, kind="kernel").params
-            return name, {**params, "target.dtype": self.dtype} if takes and self.dtype else params
+            stated = {**({"dtype": self.dtype} if self.dtype else {}), **self.params}
+            name = kernel_for(job.group.spec, job.params, found, asked=self.to, stated=self.params, specs=self.specs)
+            known = load_spec(name, specs=self.specs, kind="kernel").params
+            return name, params | {f"target.{key}": value for key, value in stated.items() if key in known}
         return str(job.group.path), params | {
             f"target.{name}": OWN.get(name, value) for name, value in job.params.items()
         }

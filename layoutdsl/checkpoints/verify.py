@@ -39,9 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run `layoutdsl verify` and print what was compared."""
-    print(verify(args.dst, against=args.against, specs=args.specs or ()))
-    return 0
+    """Run `layoutdsl verify` and print what was compared: 1 where ranks are not there, unless one was named."""
+    found = verify(args.dst, against=args.against, specs=args.specs or ())
+    print(found)
+    alone = len(found.ranks) == 1 and not any(Path(args.dst).glob("rank-*"))
+    return 0 if alone or not found.missing else 1
 
 
 @dataclass
@@ -83,6 +85,11 @@ class Verified:
             known.error = max(known.error, loss.error)
             known.units.setdefault(unit.key, {})[unit.name] = unit
 
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the conversion that are not there."""
+        return sorted(set(range(self.of)) - set(self.ranks))
+
     def __str__(self) -> str:
         from layoutdsl.checkpoints.report import ranges
 
@@ -95,7 +102,11 @@ class Verified:
             *([f"{self.copies} copied tensors are equal"] if self.copies else []),
         ]
         return "\n".join(
-            [f"verified {which}: {', '.join(found)}, {self.seconds:.2f} s", *map(str, self.lossy.values())]
+            [
+                f"verified {which}: {', '.join(found)}, {self.seconds:.2f} s",
+                *([f"not there: rank {ranges(self.missing).strip('{}')}"] if self.missing else []),
+                *map(str, self.lossy.values()),
+            ]
         )
 
 
@@ -154,6 +165,9 @@ def _ranks(dst: Path) -> list[_Rank]:
     found = sorted((_rank(home / FILE) for home in homes), key=lambda rank: rank.number)
     if not found:
         raise _not_converted(f"`{dst}` holds neither {FILE} nor a folder rank-0 with one")
+    for folder in sorted(dst.glob("rank-*")):
+        if folder.is_dir() and not (folder / FILE).is_file():
+            raise _not_converted(f"`{folder}` has no {FILE}")
     for rank in found:
         named, other = rank.home.name.removeprefix("rank-"), (rank.ranks.tp, rank.ranks.ep)
         if (len(found) > 1 and named != str(rank.number)) or other != (found[0].ranks.tp, found[0].ranks.ep):

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from layoutdsl import flags
 from layoutdsl.errors import LayoutError
 from layoutdsl.library import load_spec
 from layoutdsl.model import Checkpoint, Kernel, Module
@@ -37,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "AXIS=N",
         "extent of an axis before sharding (default: the first that the spec tries); AXIS=N,N,... for fused parts",
         action=_Named,
-        type=_size,
+        type=flags.size,
     )
     option(
         "--param",
         "NAME=VALUE",
         "a parameter of the spec; parts=stacked draws fused parts, split=k lets ranks cut the inputs",
         action=_Named,
-        type=_param,
+        type=flags.param,
     )
     option("--module", "MODULE", "draw a format's tensors for the matrices of this module")
     option("--tensor", "NAME", "this tensor alone (default: the codes, and the others in brief)")
@@ -64,28 +65,6 @@ class _Named(argparse.Action):
         if name in found:
             raise argparse.ArgumentError(self, f"{name}=... is given twice")
         setattr(namespace, self.dest, {**found, name: value})
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = (word.strip() for word in text.partition("="))
-    if not (equals and name and value):
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found `{text}`")
-    return name, value
-
-
-def _size(text: str) -> tuple[str, int | tuple[int, ...]]:
-    axis, value = _pair(text)
-    if not re.fullmatch("[0-9]+(,[0-9]+)*", value):
-        raise argparse.ArgumentTypeError(f"expected AXIS=N or AXIS=N,N,..., found `{text}`")
-    widths = tuple(map(int, value.split(",")))
-    return axis, widths if len(widths) > 1 else int(value)
-
-
-def _param(text: str) -> tuple[str, bool | int | str]:
-    name, value = _pair(text)
-    if value in ("true", "false"):
-        return name, value == "true"
-    return name, int(value) if re.fullmatch("-?[0-9]+", value) else value
 
 
 def _window(text: str) -> range:
