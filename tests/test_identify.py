@@ -347,7 +347,7 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path, capsys: pytest.Capture
         assert "LP213 bad-safetensors" in capsys.readouterr().err
     with pytest.raises(LayoutError, match="cannot be read: no such file"):
         identify(tmp_path / "none.safetensors")
-    with pytest.raises(LayoutError, match="cannot be read: is a directory"):
+    with pytest.raises(LayoutError, match="is no regular file"):
         identify(tmp_path)
 
 

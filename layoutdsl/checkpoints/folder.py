@@ -180,7 +180,8 @@ def refusal(code: str, name: str, found: Iterable[tuple[str, str | None]], limit
 def _check_regular(path: Path) -> None:
     """A pipe would keep us waiting for ever."""
     if path.exists() and not path.is_file():
-        _fail("LP210", "bad-checkpoint", f"`{path}` is no regular file", None)
+        help = "`layoutdsl inspect` takes a checkpoint's folder" if path.is_dir() else "name the file itself"
+        _fail("LP210", "bad-checkpoint", f"`{path}` is no regular file", help)
 
 
 def read_json(path: Path, help: str | None = None) -> dict[str, Any]:
