@@ -101,7 +101,7 @@ class Builder:
             fill = replace(
                 self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, first, covered, zeros))
             )
-        elif covered > first:
+        elif covered > first and self._n_data(pair, target):
             k = tuple(runs(covered - first, View(target.k[0].chain), None, start=first))
             moves.append(Move("pad", self._n_data(pair, target), k, source[0].code.bias, "code"))
         moves += self._pads(pair, target, covered, end - covered)
@@ -330,7 +330,7 @@ class Builder:
         for view, first, count in target.n_gaps:
             code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=True)
             found.append(Move("pad", tuple(runs(count, view, None, start=first)), k_all, code, reason))
-        if k_count > 0:
+        if k_count > 0 and any(pair.matrix.n[part].length for part in target.parts):
             scale = pair.target.get("scale", (None,))[0]
             beyond = (
                 scale is not None

@@ -12,6 +12,7 @@ from layoutdsl.library import digest, load_spec, recall
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
 from layoutdsl.pairs import Request, extents_of, pairs_of, sides
 from layoutdsl.plan import Plan, TensorInfo
+from layoutdsl.planner import decided
 from layoutdsl.prove import prove
 from layoutdsl.recodes import Habits
 from layoutdsl.resolve import Ranks, bind
@@ -32,6 +33,7 @@ def compile_plan(
     ep_rank: int = 0,
     sharded: bool = False,
     padded: Mapping[str, int] | None = None,
+    grains: Mapping[str, int] | None = None,
     habits: Habits | None = None,
     specs: Sequence[str] = (),
 ) -> Plan:
@@ -42,7 +44,8 @@ def compile_plan(
     name; a name counts for every side that has it, `source.group`, `target.group` or `module.split` for one side alone;
     the target takes over what it shares with the source. A kernel keeps the source's groups unless `target.group` asks
     for others. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is. sharded: the source tensors are
-    already this rank's slices. padded: imposes a padded extent per module axis.
+    already this rank's slices. padded: imposes a padded extent per module axis. grains: imposes what ranks cut an axis
+    at multiples of; without, of all that serve the module the choice with the fewest bytes (see planner.py).
 
     Raises LayoutError where no even cut can serve the shape, or the formats do not hold the same kind of code.
     """
@@ -64,10 +67,18 @@ def compile_plan(
     src_params = bind(src, given["source"])
     dst_params = bind(dst, given["target"], src_params)
     mod_params = bind(mod, given["module"])
+    for axis, grain in (grains or {}).items():
+        if axis not in mod.axes or not isinstance(grain, int) or grain < 1:
+            raise LayoutError(
+                f"module `{mod.name}` cannot be cut along `{axis}` at multiples of {grain}",
+                code="LP111",
+                name="sizes",
+                help=did_you_mean(axis, mod.axes) or f"its axes: {', '.join(mod.axes)}; at multiples of 1 or more",
+            )
     whole = {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
     ranks = Ranks(tp, rank, ep, ep_rank)
     sharded = sharded and tp * ep > 1 and not isinstance(src, Kernel)
-    plan = _compile(
+    request = decided(
         Request(
             source=src,
             target=dst,
@@ -81,8 +92,10 @@ def compile_plan(
             habits=habits or Habits(),
             padded=dict(padded or {}),
             group_given="target.group" in (params or {}),
+            grains=dict(grains or {}),
         )
     )
+    plan = _compile(request)
     prove(plan, specs=folders)
     return plan
 
@@ -109,6 +122,7 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
         habits=plan.habits,
         padded={},
         group_given=True,
+        grains=dict(plan.grains),
         extents=() if between_kernels else tuple(plan.extents),
         groups=None if between_kernels else dict(plan.groups),
     )
@@ -171,6 +185,7 @@ def _compile(request: Request) -> Plan:
         _side(request.module, request.module_params),
         tuple(sorted(request.sizes.items())),
         request.ranks,
+        tuple(sorted(request.grains.items())),
         request.sharded,
         request.habits,
         tuple(extent for pair in pairs for extent in extents_of(pair.matrix)),

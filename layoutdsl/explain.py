@@ -13,6 +13,7 @@ from layoutdsl.codes import code_named
 from layoutdsl.layout import Run
 from layoutdsl.plan import Extent, Move, Plan, Program, Reduction, TensorInfo
 from layoutdsl.recodes import Recode
+from layoutdsl.resolve import dealt
 
 WIDTH = 100
 
@@ -80,7 +81,7 @@ def _header(plan: Plan) -> Iterator[str]:
     yield from _listed("rank", ", ".join(ranks) or "the only one")
     total, _, count = plan.experts
     if total:
-        first = plan.ranks.ep_rank * count
+        first, _ = dealt(total, plan.ranks.ep, plan.ranks.ep_rank, 1)
         yield from _listed("experts", f"{first} to {first + count - 1} of {total}")
     if plan.sharded:
         yield from _listed("given", "the source tensors are this rank's slices already")
@@ -108,7 +109,8 @@ def _why(plan: Plan, extent: Extent) -> Iterator[str]:
         on_axis = {other.matrix for other in plan.extents if other.role == "k" and other.axis == extent.axis}
         sizes = {size for name, size in plan.groups if name in on_axis and size}
         whole = ["whole tiles", *(f"whole groups of {size}" for size in sorted(sizes))]
-        yield f"{extent.padded - extent.length:,} more for {' and '.join(whole)}"
+        widest = ", as the widest rank has," if any(axis == extent.axis for axis, _ in plan.grains) else ""
+        yield f"{extent.padded - extent.length:,} more{widest} for {' and '.join(whole)}"
 
 
 def _tensors(plan: Plan) -> Iterator[str]:

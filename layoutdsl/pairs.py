@@ -44,8 +44,10 @@ class Request:
     habits: Habits
     padded: dict[str, int]
     group_given: bool
+    grains: Mapping[str, int]
     extents: tuple[Extent, ...] = ()
     groups: Mapping[str, int] | None = None
+    kernel_groups: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def sides(request: Request) -> tuple[Side, Side]:
 
 def pairs_of(request: Request) -> tuple[list[Pair], dict[str, int]]:
     source, target = sides(request)
-    found = matrices(request.module, request.module_params, request.sizes, request.ranks)
+    found = matrices(request.module, request.module_params, request.sizes, request.ranks, request.grains)
     ours = _extents(request, source, target, found)
     pairs: list[Pair] = []
     for matrix, source_matrix, target_matrix, source_group, target_group in ours:
@@ -100,7 +102,9 @@ def _kernel_extents(
         known = {(e.matrix, e.role, e.part): e for e in request.extents}
         groups = request.groups or {}
         return [with_extents(matrix, known) for matrix in found], [groups[matrix.name] for matrix in found]
-    if side is source:
+    if request.kernel_groups is not None and side is not source:
+        groups = [request.kernel_groups[matrix.name] for matrix in found]
+    elif side is source:
         groups = [taken(kernel, matrix, int(side.params.get("group", -1))) for matrix in found]
     else:
         given = int(side.params.get("group", -1)) if request.group_given else None

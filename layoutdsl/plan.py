@@ -246,6 +246,7 @@ class Plan:
     module: Side
     sizes: tuple[tuple[str, int | tuple[int, ...]], ...]
     ranks: Ranks
+    grains: tuple[tuple[str, int], ...]
     sharded: bool
     habits: Habits
     extents: tuple[Extent, ...]

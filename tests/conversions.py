@@ -160,8 +160,13 @@ class Job:
         ]
 
     def cut(self, size: int, cut: bool) -> slice:
-        length = size // self.tp
-        return slice(self.rank * length, (self.rank + 1) * length) if cut and not self.sharded else slice(0, size)
+        """This rank's part of an axis: whole grains of what the plan cuts at multiples of, dealt like cards."""
+        if not cut or self.sharded:
+            return slice(0, size)
+        grain = dict(self.plan.grains).popitem()[1] if self.plan.grains else size // self.tp
+        owners = sorted(at % self.tp for at in range(-(-size // grain)))
+        held = [at for at, owner in enumerate(owners) if owner == self.rank]
+        return slice(min(held[0] * grain, size), min((held[-1] + 1) * grain, size)) if held else slice(size, size)
 
     def order(self, tensors: dict, matrix: Matrix, expert: int):
         return self.source.order(self.of(tensors, self.holders(matrix)[0][0], expert))
@@ -182,8 +187,8 @@ class Job:
         """The experts of this rank, as the file counts them."""
         if self.sharded:
             return range(self.experts or 1)
-        count = (self.experts or 1) // self.ep
-        return range(self.ep_rank * count, (self.ep_rank + 1) * count)
+        owners = sorted(at % self.ep for at in range(self.experts or 1))
+        return range(owners.index(self.ep_rank), owners.index(self.ep_rank) + owners.count(self.ep_rank))
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ CASES = {
     "gptq_moe_padded": (
         "gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 192, "h": 96}, {"group": 32}, {"tp": 2, "rank": 1},
     ),
-    "awq_fill": ("awq", "marlin_int4_a16", "linear", {"n": 72, "k": 160}, {"group": 128}, {}),
+    "awq_fill": (
+        "awq", "marlin_int4_a16", "linear", {"n": 72, "k": 160}, {"group": 128, "target.group": 128}, {},
+    ),
     "ct_int_zero_points_a8fp8": (
         "ct_int", "marlin_int4_a8fp8", "linear", {"n": 72, "k": 96}, {"group": 32, "zero_points": True}, {},
     ),

@@ -181,7 +181,7 @@ def test_a_missing_or_broken_config_is_refused(tmp_path: Path) -> None:
             {"tp": 8},
             "`.*qkv_proj`: axis `n` of part `k` has 4 heads of 64, which 8 tensor-parallel ranks do not divide",
         ),
-        ({"ep": 3}, "`.*experts`: axis `e` has 4 elements, which 3 expert-parallel ranks do not divide evenly"),
+        ({"ep": 5}, "`.*experts`: axis `e` has 4 elements, too few for 5 expert-parallel ranks"),
         ({"tp": 2, "rank": 2}, "rank 2 of 2 ranks does not exist"),
         ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
         ({"tp": 2, "rank": -1}, "rank -1 of 2 ranks does not exist"),

@@ -37,6 +37,7 @@ LAYERS = (
     "pairs",
     "arguments",
     "builder",
+    "planner",
     "choose",
     "compile",
     "explain",

@@ -73,7 +73,7 @@ BROKEN = [
     (MOE, "n: i, k: h", "n: j, k: h", "LD103 unknown axis `j`"),
     (MOE, "visible: [h]", "visible: [x]", "LD103 unknown axis `x`"),
     (MOE, "[gate, up]", "[gate, gate]", "LP200 the plan breaks the law `header`: `w13.gate.qweight`: two tensors have"),
-    (MOE, "[gate, up]", "[gate, down]", "LD404 `gptq` does not say in which order the parts gate, down stand"),
+    (MOE, "[gate, up]", "[gate, down]", "LD404 `marlin_int4_a16` does not say in which order the parts gate, down"),
 ]
 
 
@@ -239,7 +239,7 @@ MESSAGES: list[tuple[tuple[Any, ...], str]] = [
     (("gptq_moe_padded", "extents.1.start", "set", 95),
      "law `header`: rank 1 holds 96 to 191 of axis `i`, 192 in all; the plan says otherwise for n of `w13`"),
     (("gptq_moe_padded", "groups.0.1", "set", 64),
-     "law `header`: kernel `marlin_int4_a16` does not take group 64 of `w13`"),
+     "law `header`: `w13.weight_scale`: the outputs are not the tensors of the target spec"),
     (("awq_fill", "programs.0.fill", "set", None),
      "law `neutral`: `linear.weight`: k 160 to 255 lies in a group with a zero point, which its pads must repeat"),
     (("awq_fill", "programs.0.fill.moves.0.k.0.src", "set", 0),

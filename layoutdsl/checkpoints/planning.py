@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from layoutdsl.checkpoints.binding import Job
@@ -97,7 +97,14 @@ class Planner:
         return tuple(made[self._own_ranks(ranks, job)] for ranks in self.ranks)
 
     def _compile(
-        self, job: Job, target: str, params: dict[str, ParamValue], ranks: Ranks, *, sharded: bool = False
+        self,
+        job: Job,
+        target: str,
+        params: dict[str, ParamValue],
+        ranks: Ranks,
+        *,
+        sharded: bool = False,
+        grains: Mapping[str, int] | None = None,
     ) -> Plan:
         return compile_plan(
             str(job.group.path),
@@ -110,6 +117,7 @@ class Planner:
             ep=ranks.ep,
             ep_rank=ranks.ep_rank,
             sharded=sharded,
+            grains=grains,
             specs=self.specs,
         )
 
@@ -136,14 +144,14 @@ class Planner:
         assert isinstance(module, Module)
         return module
 
-    def slice(self, job: Job, ranks: Ranks) -> Plan:
-        """The plan that takes a rank's slice out of the source, in the source's own format."""
+    def slice(self, job: Job, plan: Plan) -> Plan:
+        """The plan that takes a rank's slice out of the source, in the source's own format, cut as `plan` cuts it."""
         params = {**self._params(job), **{f"target.{name}": value for name, value in job.params.items()}}
-        return self._compile(job, str(job.group.path), params, ranks)
+        return self._compile(job, str(job.group.path), params, plan.ranks, grains=dict(plan.grains))
 
-    def local(self, job: Job, ranks: Ranks) -> Plan:
-        """The plan that makes of a rank's slice what its plan makes of the whole."""
-        return self._compile(job, *self._target(job), ranks, sharded=True)
+    def local(self, job: Job, plan: Plan) -> Plan:
+        """The plan that makes of a rank's slice what `plan` makes of the whole."""
+        return self._compile(job, *self._target(job), plan.ranks, sharded=True, grains=dict(plan.grains))
 
     def _params(self, job: Job) -> dict[str, ParamValue]:
         own = {name: value for name, value in job.unit.names.params.items() if not name.startswith("source.")}

@@ -61,7 +61,7 @@ def source_of(planner: Planner, job: Job, plan: Plan) -> Source:
     if plan.ranks.tp * plan.ranks.ep == 1:
         return whole
     try:
-        slice, local = planner.slice(job, plan.ranks), planner.local(job, plan.ranks)
+        slice, local = planner.slice(job, plan), planner.local(job, plan)
     except LayoutError:
         return whole
     moved, rest = split(slice)

@@ -103,7 +103,7 @@ def read(plan: Plan, specs: tuple[str, ...]) -> Given:
     source, target, module = _specs(plan, specs)
     sides = _sides(plan, source, target)
     _values(plan)
-    found = matrices(module, params_of(plan.module), dict(plan.sizes), plan.ranks)
+    found = matrices(module, params_of(plan.module), dict(plan.sizes), plan.ranks, dict(plan.grains))
     _extents_are_all(plan, found)
     wide = [_wide(plan, matrix) for matrix in found]
     _agree(module, wide)
@@ -233,7 +233,7 @@ def _fits(plan: Plan, source: Side, target: Side, wide: Sequence[Matrix], found:
         )
     for matrix, (name, group) in zip(wide, plan.groups):
         n, k = matrix.n_padded, matrix.k.padded
-        if group < 0 or (group or -1) not in kernel.accepts.groups or (own is not None and group not in (0, own)):
+        if group < 0 or (group or -1) not in kernel.accepts.groups:
             broken("header", f"kernel `{kernel.name}` does not take group {group} of `{name}`")
         if not any(n % tile.n == 0 and k % tile.k == 0 for tile in kernel.accepts.tiles):
             broken("header", f"`{name}` of {n} x {k} fits no tile of kernel `{kernel.name}`")

@@ -47,6 +47,10 @@ class Pads:
             self._neutral(move, move.k[0].x, gap_n=False)
         if len(moves) < len(gaps):
             self._fail("once", f"n {gaps[len(moves)][1]} holds no output and is not padded")
+        if not any(self.pair.matrix.n[part].length for part in self.target.parts):
+            if beside:
+                self._fail("once", "a rank without outputs has no pads beside them")
+            return
         k = [run for move in beside for run in move.k]
         self._stands(k, k_view, (self.low, self.end), "k")
         self._covers(k, self.low, self.end, "k")

@@ -6,13 +6,14 @@ one rank, `tensors` lays a format's tensors over a matrix, `padding` fits a matr
 
 from layoutdsl.resolve import padding as _padding
 from layoutdsl.resolve import tensors as _tensors
-from layoutdsl.resolve.matrices import Matrix, Ranks, Sizes, Stretch, matrices, with_extents
+from layoutdsl.resolve.matrices import Grains, Matrix, Ranks, Sizes, Stretch, dealt, matrices, with_extents
 from layoutdsl.resolve.padding import group_of, groups_nest, pad, padded_to, stored_bytes, taken
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, bind
 from layoutdsl.resolve.tensors import Side, Stored, tensors
 
 __all__ = [
     "MAX_EXTENT",
+    "Grains",
     "Matrix",
     "Ranks",
     "Scope",
@@ -21,6 +22,7 @@ __all__ = [
     "Stored",
     "Stretch",
     "bind",
+    "dealt",
     "forget",
     "group_of",
     "groups_nest",

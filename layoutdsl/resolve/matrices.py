@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,14 +25,34 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one rank holds of an axis (or of one part's axis): [start, start + length) of `size`, stored as `padded`."""
+    """What one rank holds of an axis (or of one part's axis): [start, start + length) of `size`, stored as `padded`.
+
+    `ranks` share the axis at multiples of `grain`; `widest` is the most that one of them holds.
+    """
 
     axis: str
     size: int
     start: int
     length: int
     padded: int
-    cut: bool = False
+    ranks: int = 1
+    grain: int = 0
+
+    @property
+    def cut(self) -> bool:
+        return self.ranks > 1
+
+    @property
+    def widest(self) -> int:
+        return dealt(self.size, self.ranks, 0, self.grain)[1] if self.cut else self.length
+
+    def all(self) -> Iterator[tuple[int, int]]:
+        """(start, length) of every rank."""
+        if not self.cut:
+            yield self.start, self.length
+            return
+        for rank in range(self.ranks):
+            yield dealt(self.size, self.ranks, rank, self.grain)
 
 
 @dataclass(frozen=True)
@@ -56,12 +76,37 @@ class Matrix:
     def n_length(self) -> int:
         return sum(stretch.length for stretch in self.n)
 
+    @property
+    def n_widest(self) -> int:
+        """The most that one rank holds."""
+        return sum(stretch.widest for stretch in self.n)
+
 
 Sizes = Mapping[str, "int | tuple[int, ...]"]
+Grains = Mapping[str, int]
+"""Axis -> what ranks cut it at multiples of. Where an axis has none, ranks hold equal shares."""
 
 
-def matrices(module: Module, params: Scope, sizes: Sizes, ranks: Ranks) -> tuple[Matrix, ...]:
-    """The module's matrices on one rank, cut evenly, not yet padded."""
+def dealt(size: int, count: int, rank: int, grain: int) -> tuple[int, int]:
+    """(start, length) of a rank's share: whole grains, as even as can be, the first ranks one more; the last grain may
+    be short.
+
+        >>> [dealt(100, 3, rank, 16) for rank in range(3)]    # 7 grains
+        [(0, 48), (48, 32), (80, 20)]
+    """
+    if not grain:
+        return rank * (size // count), size // count
+    each, more = divmod(-(-size // grain), count)
+    first = rank * each + min(rank, more)
+    start, end = (min(at * grain, size) for at in (first, first + each + (rank < more)))
+    return start, end - start
+
+
+def matrices(
+    module: Module, params: Scope, sizes: Sizes, ranks: Ranks, grains: Grains | None = None
+) -> tuple[Matrix, ...]:
+    """The module's matrices on one rank, not yet padded."""
+    grains = grains or {}
     _check_ranks(ranks)
     cut_by = {kind: template.fill(params) for kind, template in module.ranks.items()}
     for kind, axis in cut_by.items():
@@ -82,7 +127,7 @@ def matrices(module: Module, params: Scope, sizes: Sizes, ranks: Ranks) -> tuple
         )
     experts = None
     if module.experts:
-        cut = _cut(module.experts, _whole(module.experts, sizes), ranks.ep, ranks.ep_rank, "expert-parallel")
+        cut = _cut(module.experts, _whole(module.experts, sizes), ranks.ep, ranks.ep_rank, "expert-parallel", 1)
         experts = (cut.size, cut.start, cut.length)
     found: list[Matrix] = []
     for name, matrix in module.matrices.items():
@@ -109,10 +154,17 @@ def matrices(module: Module, params: Scope, sizes: Sizes, ranks: Ranks) -> tuple
             widths = (widths,) * max(len(parts), 1)
         tp = {axis: ranks.tp for kind, axis in cut_by.items() if kind == "tp"}
         n = tuple(
-            _cut(matrix.n, width, tp.get(matrix.n, 1), ranks.rank, "tensor-parallel", part)
+            _cut(matrix.n, width, tp.get(matrix.n, 1), ranks.rank, "tensor-parallel", grains.get(matrix.n, 0), part)
             for width, part in zip(widths, parts or ("",))
         )
-        k = _cut(matrix.k, _whole(matrix.k, sizes), tp.get(matrix.k, 1), ranks.rank, "tensor-parallel")
+        k = _cut(
+            matrix.k,
+            _whole(matrix.k, sizes),
+            tp.get(matrix.k, 1),
+            ranks.rank,
+            "tensor-parallel",
+            grains.get(matrix.k, 0),
+        )
         found.append(
             Matrix(
                 name,
@@ -181,8 +233,8 @@ def _whole(axis: str, sizes: Sizes) -> int:
     return size
 
 
-def _cut(axis: str, size: int, count: int, rank: int, kind: str, part: str = "") -> Stretch:
-    if size % count:
+def _cut(axis: str, size: int, count: int, rank: int, kind: str, grain: int, part: str = "") -> Stretch:
+    if size % count and not grain:
         of = f" of part `{part}`" if part else ""
         low = [divisor for divisor in range(1, math.isqrt(size) + 1) if size % divisor == 0]
         fits = max(divisor for divisor in (*low, *(size // other for other in low)) if divisor <= count)
@@ -192,8 +244,16 @@ def _cut(axis: str, size: int, count: int, rank: int, kind: str, part: str = "")
             name="uneven-cut",
             help=f"{fits} ranks divide it",
         )
-    length = size // count
-    return Stretch(axis, size, rank * length if count > 1 else 0, length, length, count > 1)
+    if count > 1 and not dealt(size, count, count - 1, grain)[1]:
+        least = f", dealt in {grain} at once" if grain > 1 else ""
+        raise LayoutError(
+            f"axis `{axis}` has {size} elements{least}, too few for {count} {kind} ranks",
+            code="LP120",
+            name="uneven-cut",
+            help=f"{-(-size // max(grain, 1))} ranks can share it",
+        )
+    start, length = dealt(size, count, rank if count > 1 else 0, grain)
+    return Stretch(axis, size, start, length, length, count, grain if count > 1 else 0)
 
 
 def with_extents(matrix: Matrix, known: Mapping[tuple[str, str, str], Any]) -> Matrix:

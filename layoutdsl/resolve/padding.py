@@ -56,10 +56,10 @@ def _cheapest(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Se
 
 
 def _padded_extents(matrix: Matrix, multiples: Mapping[str, int], n_tile: int) -> tuple[int, ...]:
-    k = _up(matrix.k.length, multiples[matrix.k.axis])
+    k = _up(matrix.k.widest, multiples[matrix.k.axis])
     if matrix.pad == "tail":
-        return k, _up(matrix.n_length, n_tile)
-    return k, *(_up(s.length, multiples[s.axis]) for s in matrix.n)
+        return k, _up(matrix.n_widest, n_tile)
+    return k, *(_up(s.widest, multiples[s.axis]) for s in matrix.n)
 
 
 def _product(choices: Sequence[Sequence]) -> Iterator[tuple]:
@@ -72,10 +72,10 @@ def _product(choices: Sequence[Sequence]) -> Iterator[tuple]:
 
 
 def padded_to(matrix: Matrix, multiples: Mapping[str, int], n_tile: int) -> Matrix:
-    k = replace(matrix.k, padded=_up(matrix.k.length, multiples.get(matrix.k.axis, 1)))
+    k = replace(matrix.k, padded=_up(matrix.k.widest, multiples.get(matrix.k.axis, 1)))
     if matrix.pad == "tail":
-        return replace(matrix, k=k, n_padded=_up(matrix.n_length, n_tile))
-    n = tuple(replace(s, padded=_up(s.length, multiples.get(s.axis, 1))) for s in matrix.n)
+        return replace(matrix, k=k, n_padded=_up(matrix.n_widest, n_tile))
+    n = tuple(replace(s, padded=_up(s.widest, multiples.get(s.axis, 1))) for s in matrix.n)
     return replace(matrix, n=n, k=k, n_padded=sum(s.padded for s in n))
 
 
@@ -99,7 +99,7 @@ def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) ->
     """
     stored = int(source.params.get("group", -1))
     whole = stored < 0 or stored >= matrix.k.size
-    inside = whole or (matrix.k.cut and stored % matrix.k.length == 0)
+    inside = whole or all(start // stored == (start + length - 1) // stored for start, length in matrix.k.all())
     accepted = kernel.accepts.groups
     group = given if given is not None else _own_group(accepted, stored, inside)
     taken(kernel, matrix, group)
@@ -113,7 +113,7 @@ def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) ->
             name="groups-joined",
             help=f"the kernel's groups must divide {stored}; leave target.group out to keep them",
         )
-    if matrix.k.start % group or (matrix.k.cut and matrix.k.length % group):
+    if matrix.k.cut and any(start % group for start, length in matrix.k.all() if length):
         raise _group_cut(matrix, group, [g for g in accepted if g > 0 and stored % g == 0 and matrix.k.length % g == 0])
     return group
 

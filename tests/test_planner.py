@@ -1,0 +1,163 @@
+"""Every shape that can be served is served: uneven cuts, finer groups, one group per rank.
+
+Values are read by decoders written apart (see conversions.py); the shapes of public models stand in
+fixtures/models.yaml.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conversions import Job, check
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_round_trip import BLOCK, FLOATS, SOURCES
+
+from layoutdsl import LayoutError, Plan, compile_plan
+from layoutdsl.prove import prove_ranks
+from layoutdsl.resolve import dealt
+
+MODELS = yaml.safe_load((Path(__file__).parent / "fixtures" / "models.yaml").read_text())
+FAMILIES = {name: shape for name, shape in MODELS.items() if "moe" in shape}
+RANKS = (1, 2, 4, 8, 16)
+FORMATS = {
+    "int4-32": ("gptq", "marlin_int4_a16", {"group": 32}),
+    "int4-64": ("gptq", "marlin_int4_a16", {"group": 64}),
+    "int4-128": ("gptq", "marlin_int4_a16", {"group": 128}),
+    "int4-channel": ("gptq", "marlin_int4_a16", {"group": -1}),
+    "fp8-channel": ("fp8", "marlin_fp8_a16", {}),
+    "fp8-block": ("fp8_block", "marlin_fp8_a16", {}),
+    "mxfp8": ("mxfp8", "marlin_mxfp8_a16", {}),
+    "nvfp4": ("nvfp4", "marlin_nvfp4_a16", {}),
+    "mxfp4": ("mxfp4", "marlin_mxfp4_a16", {}),
+}
+
+
+def all_ranks(source: str, kernel: str, module: str, sizes: dict, tp: int, params: dict, ep: int = 1) -> list[Plan]:
+    return [
+        compile_plan(source, kernel, module, sizes, params=params, tp=tp, rank=rank, ep=ep, ep_rank=ep_rank)
+        for ep_rank in range(ep)
+        for rank in range(tp)
+    ]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_every_public_mixture_of_experts_is_served(fmt: str) -> None:
+    source, kernel, params = FORMATS[fmt]
+    for name, shape in FAMILIES.items():
+        sizes = {"e": shape["moe"]["experts"], "i": shape["moe"]["intermediate"], "h": shape["hidden"]}
+        for tp in RANKS:
+            for rank in {0, tp - 1}:
+                plan = compile_plan(source, kernel, "moe_gated", sizes, params=params, tp=tp, rank=rank)
+                assert plan.extents, name
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize(("inner", "tp"), [(1408, 4), (1536, 16), (768, 16), (2880, 7)])
+def test_together_the_ranks_read_all_of_it_once(fmt: str, inner: int, tp: int) -> None:
+    source, kernel, params = FORMATS[fmt]
+    plans = all_ranks(source, kernel, "moe_gated", {"e": 5, "i": inner, "h": 2048}, tp, params, ep=2)
+    prove_ranks(plans)
+    assert len({(plan.grains, plan.groups, tuple(e.padded for e in plan.extents)) for plan in plans}) == 1
+
+
+@st.composite
+def jobs(draw: st.DrawFn, name: str, kernel: str) -> Job:
+    make, fixed, drawn, _ = SOURCES[name]
+    params = fixed | {key: draw(st.sampled_from(values)) for key, values in drawn.items()}
+    source = make(params | {"dtype": draw(st.sampled_from(FLOATS)), "bias": draw(st.booleans())})
+    dtype = "bfloat16" if kernel.startswith("marlin_mx") else draw(st.sampled_from(FLOATS))
+    tp, ep = draw(st.integers(1, 7)), draw(st.integers(1, 3))
+    group = params.get("group", BLOCK.get(source.spec)) or 1
+    inner = draw(st.integers(tp * (group if group > 0 and source.act_order else 1), 420 + tp * max(group, 1)))
+    if source.act_order and group > 0:
+        inner = -(-inner // group) * group
+    module = draw(st.sampled_from(["moe_gated", "moe_plain"]))
+    ranks = {"tp": tp, "rank": draw(st.integers(0, tp - 1))}
+    sizes = {"e": draw(st.integers(ep, 4)), "i": inner, "h": draw(st.integers(1, 150))}
+    if source.act_order and group > 0:
+        sizes["h"] = group * draw(st.integers(1, 2))
+    stored = (
+        draw(st.sampled_from(["apart", "stacked", "alternating"])),
+        draw(st.sampled_from(["stacked", "alternating"])),
+    )
+    ranks |= {"ep": ep, "ep_rank": draw(st.integers(0, ep - 1))}
+    return Job(source, kernel, module, sizes, stored=stored, dtype=dtype, **ranks)
+
+
+@pytest.mark.parametrize(("name", "kernel"), [(name, kernels[0]) for name, (*_, kernels) in SOURCES.items()])
+def test_whatever_the_cut_values_are_kept(name: str, kernel: str) -> None:
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(jobs(name, kernel), st.integers(0, 2**32 - 1))
+    def holds(job: Job, seed: int) -> None:
+        check(job, np.random.default_rng(seed))
+
+    holds()
+
+
+# ---------------------------------------------------------------- choices
+
+
+def shapes(plan: Plan, axis: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(extent.padded for extent in plan.extents if extent.axis == axis))
+
+
+@pytest.mark.parametrize(
+    ("inner", "group", "tp", "grains", "groups", "padded"),
+    [
+        (1536, 128, 4, {}, (128, 128), 384),  # even: 3 groups each
+        (1408, 128, 2, {}, (128, 64), 704),  # 704 are 5.5 groups: finer ones
+        (1408, 128, 8, {"i": 64}, (128, 64), 192),  # 22 half groups: 3 for six ranks, 2 for two
+        (1408, 128, 16, {"i": 64}, (128, 0), 128),  # 11 groups for 16 ranks: each rank inside one
+        (768, 128, 16, {"i": 32}, (128, 0), 64),
+        (2880, -1, 16, {}, (0, 0), 192),
+    ],
+)
+def test_the_fewest_bytes_win(inner: int, group: int, tp: int, grains: dict, groups: tuple, padded: int) -> None:
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": inner, "h": 2048},
+                        params={"group": group}, tp=tp)  # fmt: skip
+    assert dict(plan.grains) == grains
+    assert tuple(group for _, group in plan.groups) == groups
+    assert shapes(plan, "i") == (padded,)
+
+
+@given(st.integers(1, 500), st.integers(1, 9), st.integers(1, 70))
+def test_shares_are_dealt_evenly_and_leave_nothing_out(size: int, count: int, grain: int) -> None:
+    shares = [dealt(size, count, rank, grain) for rank in range(count)]
+    assert [start for start, length in shares if length] == [
+        sum(length for _, length in shares[:rank]) for rank in range(count) if shares[rank][1]
+    ]
+    assert sum(length for _, length in shares) == size
+    grains = [-(-length // grain) for _, length in shares]
+    assert max(grains) - min(grains) <= 1 and grains == sorted(grains, reverse=True)
+    assert all(start % grain == 0 for start, length in shares if length)
+
+
+def test_what_is_asked_for_is_done() -> None:
+    sizes, params = {"e": 2, "i": 1408, "h": 2048}, {"group": 128}
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", sizes, params=params, tp=8, grains={"i": 128})
+    assert shapes(plan, "i") == (256,)
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", sizes, params=params | {"target.group": 32}, tp=8)
+    assert dict(plan.groups) == {"w13": 32, "w2": 32}
+
+
+def test_a_cut_that_is_seen_outside_stays_even() -> None:
+    """The layer before an o_proj or a down_proj of its own cuts its outputs in equal shares."""
+    sizes, params = {"n": 64, "k": 1408}, {"group": 128, "split": "k"}
+    plan = compile_plan("gptq", "marlin_int4_a16", "linear", sizes, params=params, tp=4, rank=3)
+    assert not plan.grains and dict(plan.groups) == {"linear": 32}
+    assert [(e.start, e.length) for e in plan.extents if e.role == "k"] == [(1056, 352)]
+
+
+@pytest.mark.parametrize("grains", [{"x": 64}, {"i": 0}, {"i": -1}, {"i": "64"}])
+def test_grains_that_are_none_are_refused(grains: dict) -> None:
+    with pytest.raises(LayoutError, match="cannot be cut along"):
+        compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 512, "h": 256}, tp=2, grains=grains)
+
+
+def test_what_no_kernel_group_can_hold_is_refused() -> None:
+    with pytest.raises(LayoutError, match="which kernel `marlin_int4_a16` does not take"):
+        compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 320}, params={"group": 20})
