@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 TENTH = 0.1
 
-HIDDEN, INNER, EXPERTS = 2048, 8192, 24
+HIDDEN, INNER, MOE_INNER, EXPERTS = 2048, 32768, 1024, 24
 
 CHILD = """
 import sys, torch
@@ -74,10 +74,10 @@ CASES = {
 
 @pytest.fixture(scope="module", params=list(CASES))
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One layer of such a model, about 30 to 80 MB."""
+    """One layer of such a model, 80 to 220 MB."""
     layer, experts = CASES[request.param]
     config = json.loads((FIXTURES / request.param / "config.json").read_text())
-    inner = INNER // 8 if experts else INNER
+    inner = MOE_INNER if experts else INNER
     config |= {
         "hidden_size": HIDDEN, "intermediate_size": inner, "moe_intermediate_size": inner, "num_hidden_layers": 1,
         "num_experts": experts, "num_local_experts": experts, "num_attention_heads": 16, "num_key_value_heads": 16,
@@ -111,7 +111,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells a high-water mark anew")
 @pytest.mark.parametrize("how", ["convert", "load"])
 def test_the_peak_is_what_was_said(checkpoint: Path, how: str, tmp_path: Path) -> None:
-    tp = 2 if how == "convert" and "nvfp4" not in checkpoint.name else 1
+    tp = 1 if "nvfp4" in checkpoint.name else 2
     command = [sys.executable, "-c", CHILD, how, str(checkpoint), str(tmp_path / "out"), str(tp)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

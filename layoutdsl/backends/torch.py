@@ -64,7 +64,9 @@ def scratch(plan: Plan) -> int:
         codes = plan.output[program.output].codes
         copies = code_named(plan.output[program.output].code).bits == 4
         size = (copies + len(program.operands)) * codes
-        size += (LOOKED_AT if program.recode.name in ("copy", *TOTAL) else RECODED) * min(codes, PIECE)
+        looked_at = program.recode.name in TOTAL or not copies  # no 4-bit code that is copied can be refused
+        each = (LOOKED_AT if looked_at else 0) if program.recode.name in ("copy", *TOTAL) else RECODED
+        size += each * min(codes, PIECE)
         most = max(most, size)
     return unpacked + most
 
