@@ -182,12 +182,7 @@ class Builder:
 
     def _bias(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         if "bias" not in pair.source:
-            raise LayoutError(
-                f"`{target.name}` has no source: the source has no bias",
-                code="LP131",
-                name="no-source",
-                help="set source.bias=true, or leave target.bias out",
-            )
+            raise _no_source(target)
         source, code = pair.source["bias"][0], target.code
         recode = Recode("copy" if source.code == code else "rescale", source.code.name, code.name)
         if pair.matrix.bias_here:
@@ -214,12 +209,7 @@ class Builder:
 
     def _input_scale(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         if "input_scale" not in pair.source:
-            raise LayoutError(
-                f"`{target.name}` has no source: the source has no input scale",
-                code="LP131",
-                name="no-source",
-                help="set source.input_scale=true, or leave target.input_scale out",
-            )
+            raise _no_source(target)
         source = pair.source["input_scale"][0]
         alone = Recode("copy", source.code.name, target.code.name)  # unlike a global scale, nothing goes with it
         return self._plain(pair, target, "input_scale", recodes.for_global(pair.matrix.name, source, target, alone))
@@ -498,6 +488,15 @@ def _lookup(order: Stored, group: int, views: Sequence[View], starts: Sequence[i
         group,
         views[0].chain.digits,
         tuple((v.offset - v.step * start, v.step, v.base) for v, start in zip(views, starts)),
+    )
+
+
+def _no_source(target: Stored) -> LayoutError:
+    return LayoutError(
+        f"`{target.name}` has no source: the source has no {target.role.replace('_', ' ')}",
+        code="LP131",
+        name="no-source",
+        help=f"set source.{target.role}=true, or leave target.{target.role} out",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -21,6 +22,11 @@ def size(text: str) -> tuple[str, int | tuple[int, ...]]:
         raise argparse.ArgumentTypeError(f"expected AXIS=N or AXIS=N,N,..., found `{text}`")
     widths = tuple(map(int, value.split(",")))
     return axis, widths if len(widths) > 1 else widths[0]
+
+
+def of_kernels(pairs: Iterable[tuple[str, bool | int | str]]) -> dict[str, bool | int | str]:
+    """Parameters of kernels by their own names; `target.group` is `group`, as messages of the planner write it."""
+    return {name.removeprefix("target."): value for name, value in pairs}
 
 
 def param(text: str) -> tuple[str, bool | int | str]:

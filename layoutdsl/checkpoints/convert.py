@@ -67,7 +67,7 @@ def command(args: argparse.Namespace) -> int:
         rank=args.rank,
         to=args.to or (),
         dtype=args.dtype,
-        params={name.removeprefix("target."): value for name, value in args.param},
+        params=flags.of_kernels(args.param),
         specs=args.specs,
         backend=args.backend,
         verify=args.verify,
@@ -95,10 +95,9 @@ def convert(
     """Convert the checkpoint `src` for `tp` times `ep` ranks, or for one of them, into `dst`.
 
     to: kernel specs; for each layer the first that takes its codes, of the shipped ones without. dtype: that of the
-    activations, float16 or bfloat16; without, the model's in config.json. params: parameters of the kernels, such
-    as {"group": 32}. specs: folders of the
-    user's own specs and names. verify: hold every value of the output against the source before it gets its name.
-    dry_run: write nothing.
+    activations, float16 or bfloat16; without, the model's in config.json. params: parameters of the kernels, such as
+    {"group": 32}. specs: folders of the user's own specs and names. verify: hold every value of the output against the
+    source before it gets its name. dry_run: write nothing.
 
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
     left behind.

@@ -2,7 +2,7 @@
 
     folder = read_folder(Path("model"))
     folder.entries["model.norm.weight"]      # Entry(dtype="bfloat16", shape=(256,), ...)
-    folder.read("model.norm.weight")         # the tensor
+    read_tensor(folder.entries["model.norm.weight"])
 
 Everything is held against everything else before a weight is read: the header against the size of its file, shapes
 against byte counts, the index against the headers.
@@ -78,10 +78,6 @@ class Folder:
     path: Path
     config: dict[str, Any]
     entries: dict[str, Entry]
-
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor of that name, in memory."""
-        return read_tensor(self.entries[name])
 
 
 def read_folder(path: Path) -> Folder:

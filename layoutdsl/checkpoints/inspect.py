@@ -23,19 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="folder with config.json and safetensors files")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="number of tensor-parallel ranks (default: 1)")
     parser.add_argument("--ep", type=int, default=1, metavar="N", help="number of expert-parallel ranks (default: 1)")
-    parser.add_argument("--param", action="append", default=[], type=flags.param, metavar="NAME=VALUE", help="as there")
+    parser.add_argument(
+        "--param", action="append", default=[], type=flags.param, metavar="NAME=VALUE", help="as for convert"
+    )
     parser.add_argument("--to", action="append", metavar="KERNEL", help="kernel spec, as for convert; may be repeated")
 
 
 def command(args: argparse.Namespace) -> int:
     """Run `layoutdsl inspect`: 0 where all of the checkpoint can be converted, else 1."""
-    found = inspect(args.src, tp=args.tp, ep=args.ep, to=args.to or (), params=_target(args.param), specs=args.specs)
+    found = inspect(
+        args.src, tp=args.tp, ep=args.ep, to=args.to or (), params=flags.of_kernels(args.param), specs=args.specs
+    )
     print(found)
     return 1 if found.refused else 0
-
-
-def _target(pairs: Sequence[tuple[str, ParamValue]]) -> dict[str, ParamValue]:
-    return {name.removeprefix("target."): value for name, value in pairs}
 
 
 def inspect(

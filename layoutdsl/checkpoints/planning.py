@@ -19,8 +19,8 @@ from layoutdsl.resolve import Ranks, bind, matrices
 OWN = {"parts": "stacked", "transposed": False}
 """How a layer that is not quantized is written: its parts in one tensor, outputs before inputs."""
 
-
 MOST_RANKS = 65536
+"""More than any machine has; a plan is made for each."""
 
 
 def every_rank(tp: int, ep: int) -> tuple[Ranks, ...]:
@@ -172,8 +172,6 @@ class Planner:
                     name="uneven-cut",
                     help=f"{fits} ranks divide them",
                 )
-
-    # the kernel -------------------------------------------------------------------------------------------------------
 
 
 def within(job: Job, error: LayoutError) -> LayoutError:
