@@ -17,6 +17,9 @@ from layoutdsl.plan import WHY, Check, Duty, Lookup, Move, Operand, Program, Red
 from layoutdsl.recodes import Recode
 from layoutdsl.resolve import Matrix, Stored
 
+Gap = tuple[int, int]
+"""(first, count) of stored k without a logical one."""
+
 NOWHERE = View(Chain(()))
 """The target of a check: it reads and writes nothing."""
 
@@ -40,10 +43,6 @@ class Builder:
         if not self.request.source_params.get("act_order") or self.request.target_params.get("act_order"):
             return None
         return pair.source["act_order"][0]
-
-    def replicas(self) -> int:
-        """How many tensor-parallel ranks hold each weight."""
-        return self.request.ranks.tp if not any(p.matrix.k.cut or p.matrix.n[0].cut for p in self.pairs) else 1
 
     def matrix(self, pair: Pair) -> None:
         order, k = self.orders[pair.matrix.name], pair.matrix.k
@@ -94,43 +93,44 @@ class Builder:
         if recode.name == "fold_sign":
             operands.append(self._operand(pair, target, "scale"))
         moves = self._data(pair, target, "codes")
-        first, end = target.k_gap[0], sum(target.k_gap)
-        covered = self._covered(pair, first, end)
+        beside = self._beside(pair, target)
         fill = None
-        if covered > first and zeros:
+        if beside and zeros and self._n_data(pair, target):
             fill = replace(
-                self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, first, covered, zeros))
+                self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, beside, zeros))
             )
-        elif covered > first and self._n_data(pair, target):
-            k = tuple(runs(covered - first, View(target.k[0].chain), None, start=first))
-            moves.append(Move("pad", self._n_data(pair, target), k, source[0].code.bias, "code"))
-        moves += self._pads(pair, target, covered, end - covered)
+        elif self._n_data(pair, target):
+            moves += [
+                Move("pad", self._n_data(pair, target), _k_pads(target, gap), source[0].code.bias, "code")
+                for gap in beside
+            ]
+        moves += self._pads(pair, target, _without(target.k_gaps, beside))
         return Program(target.name, self._sources(pair, target, "codes"), recode, tuple(moves), tuple(operands), fill)
 
-    def _covered(self, pair: Pair, first: int, end: int) -> int:
-        """Where the pads along k end that lie in a group with its own zero point; they repeat it, to decode to 0."""
+    def _beside(self, pair: Pair, target: Stored) -> list[Gap]:
+        """The pads along k that lie in a group with its own zero point; they repeat it, to decode to 0."""
         if (
             "zero_point" not in pair.target
             or self.request.habits.pads != "neutral"
             or target_mode(self.request) != "padded"
+            or target.code.kind != "integer"
         ):
-            return first
-        if pair.target["codes"][0].code.kind != "integer":
-            return first
-        unit = pair.target["zero_point"][0].k_unit
-        return end if unit is None else max(first, min(end, -(-pair.matrix.k.length // unit) * unit))
+            return []
+        return [gap for gap, _ in _split_gaps(target, pair.matrix, pair.target["zero_point"][0]) if gap[1]]
 
-    def _fill(self, pair: Pair, target: Stored, first: int, end: int, zeros: tuple[Stored, ...]) -> Iterator[Move]:
-        """Pads along k read the zero point of the last real element: they are in its group, even if stored short."""
+    def _fill(self, pair: Pair, target: Stored, gaps: Sequence[Gap], zeros: tuple[Stored, ...]) -> Iterator[Move]:
+        """Pads along k read the zero point of the nearest real element: they are in its group, even if stored short."""
         inner = self._inner_order(pair)
         for part in target.parts:
             n_view, k_view = _holder(zeros, part).view(part)
             stretch = pair.matrix.n[part]
             n_source = _sorted_positions(stretch.start) if inner is not None else n_view
             n = tuple(runs(stretch.length, target.view(part)[0], n_source, part=part))
-            last = View(Chain(()), base=k_view.at(pair.matrix.k.length - 1))
-            k = tuple(runs(end - first, target.view(part)[1], last, start=first))
-            yield Move("data", n, k, gather_n=self._lookup_n(pair, zeros))
+            for first, count in gaps if n else ():
+                nearest = 0 if first < pair.matrix.k.front else pair.matrix.k.length - 1
+                source = View(Chain(()), base=k_view.at(nearest))
+                k = tuple(runs(count, View(target.view(part)[1].chain), source, start=first))
+                yield Move("data", n, k, gather_n=self._lookup_n(pair, zeros))
 
     def _lookup_n(self, pair: Pair, sources: tuple[Stored, ...]) -> Lookup | None:
         inner = self._inner_order(pair)
@@ -229,7 +229,7 @@ class Builder:
         operands: tuple[Operand, ...] = (),
         reduction: str = "",
     ) -> Program:
-        moves = [*self._data(pair, target, role), *self._pads(pair, target, *target.k_gap)]
+        moves = [*self._data(pair, target, role), *self._pads(pair, target, target.k_gaps)]
         return Program(target.name, self._sources(pair, target, role), recode, tuple(moves), operands, None, reduction)
 
     def _sources(self, pair: Pair, target: Stored, role: str) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ class Builder:
         for (k_target, k_source), parts in by_view.items():
             gathers_k = order is not None and role == "codes"
             k_stretch = pair.matrix.k
-            k = runs(k_stretch.length, k_target, _sorted_positions(k_stretch.start) if gathers_k else k_source)
+            k = tuple(runs(k_stretch.length, k_target, _sorted_positions(k_stretch.start) if gathers_k else k_source))
             n: list[Run] = []
             for part in parts:
                 n_source = _holder(sources, part).view(part)[0]
@@ -271,11 +271,13 @@ class Builder:
                     )
                 )
             lookup_k = _lookup(order, self._group(), [k_source], [k_stretch.start]) if gathers_k and order else None
+            if not n or not k:
+                continue
             found.append(
                 Move(
                     "data",
                     tuple(_joined(n)),
-                    tuple(_joined(list(k))),
+                    tuple(_joined(k)),
                     gather_n=self._lookup_n(pair, sources),
                     gather_k=lookup_k,
                 )
@@ -295,7 +297,7 @@ class Builder:
 
         An axis seen outside keeps its order as outputs; only the input of the matrix that sorts it is gathered.
         """
-        if pair.matrix.n[0].axis in self.request.module.visible:
+        if pair.matrix.n[0].seen:
             return None
         for other in self.pairs:
             if other is not pair and other.matrix.k.axis == pair.matrix.n[0].axis:
@@ -312,29 +314,21 @@ class Builder:
             )
         return self.outputs_of[target.name]
 
-    def _pads(self, pair: Pair, target: Stored, k_first: int, k_count: int) -> list[Move]:
-        """Pads: stored n that hold no output, along all of k; then stored k from `k_first` on, for the real outputs."""
+    def _pads(self, pair: Pair, target: Stored, k_gaps: Sequence[Gap]) -> list[Move]:
+        """Pads: stored n that hold no output, along all of k; then the gaps along k, for the real outputs."""
         mode = target_mode(self.request)
         found: list[Move] = []
-        k_all = _k_data(pair.matrix, target, whole=True)
+        k_all = tuple(runs(target.k_end, View(target.k[0].chain), None))
         for view, first, count in target.n_gaps:
             code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=True)
             found.append(Move("pad", tuple(runs(count, view, None, start=first)), k_all, code, reason))
-        if k_count > 0 and any(pair.matrix.n[part].length for part in target.parts):
-            scale = pair.target.get("scale", (None,))[0]
-            beyond = (
-                scale is not None
-                and scale.k_unit is not None
-                and k_first >= -(-pair.matrix.k.length // scale.k_unit) * scale.k_unit
-            )
-            within = 0 if beyond or scale is None else _scale_end(pair, scale, k_first + k_count) - k_first
-            for first, count, grouped in ((k_first, within, False), (k_first + within, k_count - within, True)):
-                if count > 0:
+        n = self._n_data(pair, target)
+        scale = pair.target.get("scale", (None,))[0]
+        for beside, beyond in _split_gaps(replace(target, k_gaps=tuple(k_gaps)), pair.matrix, scale) if n else ():
+            for gap, grouped in ((beside, False), (beyond, True)):
+                if gap[1]:
                     code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=grouped)
-                    n = self._n_data(pair, target)
-                    found.append(
-                        Move("pad", n, tuple(runs(count, View(target.k[0].chain), None, start=first)), code, reason)
-                    )
+                    found.append(Move("pad", n, _k_pads(target, gap), code, reason))
         return found
 
     def _pad_code(self, target: Stored, mode: str, has_zero: bool, *, grouped: bool) -> tuple[int, str]:
@@ -356,11 +350,9 @@ class Builder:
 
     def _values(self, pair: Pair, target: Stored, start: int = 0) -> list[Move]:
         """A target that the recode alone makes; the source column counts coordinates along k from `start`."""
-        k = tuple(runs(pair.matrix.k.length, target.k[0], _sorted_positions(start)))
-        return [
-            Move("value", tuple(_joined(self._n_data(pair, target))), k),
-            *self._pads(pair, target, *target.k_gap),
-        ]
+        n, k = self._n_data(pair, target), tuple(runs(pair.matrix.k.length, target.k[0], _sorted_positions(start)))
+        made = [Move("value", tuple(_joined(n)), k)] if n and k else []
+        return [*made, *self._pads(pair, target, target.k_gaps)]
 
     # what is not moved ------------------------------------------------------------------------------------------------
 
@@ -425,7 +417,8 @@ class Builder:
                 n = tuple(runs(pair.matrix.n[part].length, NOWHERE, n_view, part=part))
             except LayoutError as error:
                 raise _at(tensor, error) from None
-            moves.append(Move("data", n, tuple(runs(pair.matrix.k.length, NOWHERE, k_view))))
+            k = tuple(runs(pair.matrix.k.length, NOWHERE, k_view))
+            moves += [Move("data", n, k)] if n and k else []
         return Check(kind, tensor.name, expect, "", why, tuple(moves))
 
     def _pass_through(self, pair: Pair) -> None:
@@ -437,7 +430,7 @@ class Builder:
                 self.outputs.append(TensorInfo.of(tensor, count))
                 self.passed.append((tensor.name, tensor.name))
         order = self.orders[pair.matrix.name]
-        if order is not None and pair.matrix.k.axis in self.request.module.visible:
+        if order is not None and pair.matrix.k.seen:
             name = f"{pair.matrix.name}.k_perm"
             count = pair.matrix.experts[2] if pair.matrix.experts else 0
             length = pair.matrix.k.length
@@ -445,15 +438,21 @@ class Builder:
             self.passed.append((order.name, name))
 
     def _duties(self, pair: Pair) -> None:
-        matrix, visible = pair.matrix, self.request.module.visible
-        if self.orders[matrix.name] is not None and matrix.k.axis in visible:
-            self.duties.append(Duty("gather_input", matrix.name, matrix.k.axis, tensor=f"{matrix.name}.k_perm"))
-        if target_mode(self.request) == "padded" and matrix.k.axis in visible and matrix.k.padded > matrix.k.length:
-            self.duties.append(Duty("pad_input", matrix.name, matrix.k.axis, rest=matrix.k.padded - matrix.k.length))
-        if target_mode(self.request) == "padded" and matrix.n[0].axis in visible and matrix.n_padded > matrix.n_length:
-            self.duties.append(Duty("slice_output", matrix.name, matrix.n[0].axis, length=matrix.n_length))
-        if matrix.k.cut:
-            self.duties.append(Duty("sum_over_ranks", matrix.name, matrix.k.axis))
+        matrix = pair.matrix
+        n, k = matrix.n[0], matrix.k
+        padded = target_mode(self.request) == "padded"
+        if self.orders[matrix.name] is not None and k.seen:
+            self.duties.append(Duty("gather_input", matrix.name, k.axis, tensor=f"{matrix.name}.k_perm"))
+        if padded and k.seen and k.padded > k.widest:
+            self.duties.append(Duty("pad_input", matrix.name, k.axis, front=k.front, rest=k.rest))
+        for other in self.pairs if padded and not k.seen else ():
+            written = other.matrix.n[0]
+            if written.axis == k.axis and written.padded < k.padded:
+                self.duties.append(Duty("write_zeros", matrix.name, k.axis, rest=k.padded - written.padded))
+        if padded and n.seen and matrix.n_padded > matrix.n_widest:
+            self.duties.append(Duty("slice_output", matrix.name, n.axis, length=matrix.n_widest))
+        if k.cut:
+            self.duties.append(Duty("sum_over_ranks", matrix.name, k.axis))
 
     def losses(self) -> Iterator[tuple[str, str]]:
         inverts = {reduction.name: reduction.reciprocal for reduction in self.reductions}
@@ -500,18 +499,27 @@ def _no_source(target: Stored) -> LayoutError:
     )
 
 
-def _k_data(matrix: Matrix, target: Stored, *, whole: bool = False) -> tuple[Run, ...]:
-    """The real k of a target, or with `whole` all that it stores."""
-    view = target.k[0]
-    if whole:
-        first, count = target.k_gap
-        return tuple(runs(first + count, View(view.chain), None))
-    return tuple(runs(matrix.k.length, view, None))
+def _k_pads(target: Stored, gap: Gap) -> tuple[Run, ...]:
+    return tuple(runs(gap[1], View(target.k[0].chain), None, start=gap[0]))
 
 
-def _scale_end(pair: Pair, scale: Stored, end: int) -> int:
-    """Where the groups of real weights end: pads before it meet a real scale, pads after it a scale of 0."""
-    return end if scale.k_unit is None else min(-(-pair.matrix.k.length // scale.k_unit) * scale.k_unit, end)
+def _without(gaps: Sequence[Gap], taken: Sequence[Gap]) -> list[Gap]:
+    """Gaps less those that others take of their beginnings."""
+    lost = dict(taken)
+    left = [(first + lost.get(first, 0), count - lost.get(first, 0)) for first, count in gaps]
+    return [gap for gap in left if gap[1]]
+
+
+def _split_gaps(target: Stored, matrix: Matrix, other: Stored | None) -> Iterator[tuple[Gap, Gap]]:
+    """Each gap along k in two: what shares an element of another tensor with real weights, and what is beyond."""
+    for first, count in target.k_gaps:
+        end = first
+        if other is not None and matrix.k.length:
+            end = first + count
+            if other.k_unit is not None:
+                end = min(end, -(-(matrix.k.front + matrix.k.length) // other.k_unit) * other.k_unit)
+        within = max(end - first, 0)
+        yield (first, within), (first + within, count - within)
 
 
 def _joined(found: Sequence[Run]) -> list[Run]:

@@ -12,7 +12,7 @@ from layoutdsl import source
 from layoutdsl.codes import DTYPE_BITS, code_named
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
 from layoutdsl.grammar import Expr, Formula, Template
-from layoutdsl.model import KINDS, Format, Module, Spec, Tensor
+from layoutdsl.model import KINDS, Format, Matrix, Module, Spec, Tensor
 from layoutdsl.source import Tree
 
 
@@ -49,27 +49,55 @@ def _place(finding: Diagnostic) -> tuple[int, int]:
 def _module(spec: Spec, tree: Tree) -> Iterator[Diagnostic]:
     assert isinstance(spec, Module)
     for name, matrix in spec.matrices.items():
-        for role in ("n", "k"):
-            yield from _known(tree, getattr(matrix, role), spec.axes, ("matrices", name, role), "axis")
-        if isinstance(matrix.parts, Template):
-            yield from _names(tree, matrix.parts, spec.params, ("matrices", name, "parts"))
+        yield from _matrix(tree, spec, matrix, ("matrices", name))
     for kind, template in spec.ranks.items():
         yield from _names(tree, template, spec.params, ("ranks", kind))
         if all(isinstance(piece, str) for piece in template.pieces):
             yield from _known(tree, "".join(template.pieces), spec.axes, ("ranks", kind), "axis")
     for at, axis in enumerate(spec.visible):
         yield from _known(tree, axis, spec.axes, ("visible", at), "axis")
+    for key in ("default", "serves"):
+        for axis, other in getattr(spec, key).items():
+            yield from _known(tree, axis, spec.axes, (key, axis), "axis")
+            yield from _known(tree, other, spec.axes, (key, axis), "axis")
     if spec.experts is not None:
         yield from _known(tree, spec.experts, spec.axes, ("experts",), "axis")
+    if spec.tight is not None:
+        yield from _names(tree, spec.tight, spec.params, ("tight",), _words(spec))
+
+
+def _words(spec: Spec) -> set[str]:
+    """What an expression may compare a parameter with."""
+    return {str(value) for param in spec.params.values() for value in param.values}
+
+
+def _matrix(tree: Tree, spec: Module, matrix: Matrix, path: tuple[Any, ...]) -> Iterator[Diagnostic]:
+    products = {("k",): matrix.k}
+    if isinstance(matrix.n, dict):
+        products |= {("n", part): axes for part, axes in matrix.n.items()}
+        if matrix.parts:
+            yield tree.diagnostic(
+                "LD112",
+                "parts-twice",
+                "the keys of `n` name the parts already",
+                (*path, "parts"),
+                key=True,
+                help="leave `parts` out",
+            )
+    else:
+        products["n",] = matrix.n
+    for place, axes in products.items():
+        for axis in axes:
+            yield from _known(tree, axis, spec.axes, (*path, *place), "axis")
+    if isinstance(matrix.parts, Template):
+        yield from _names(tree, matrix.parts, spec.params, (*path, "parts"))
+    if matrix.when is not None:
+        yield from _names(tree, matrix.when, spec.params, (*path, "when"), _words(spec))
 
 
 def _format(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
     scope = {**spec.params, "parts": None, "n": None, "k": None, "groups": None}
-    words = {str(value) for param in spec.params.values() for value in param.values} | {
-        "apart",
-        "stacked",
-        "alternating",
-    }
+    words = _words(spec) | {"apart", "stacked", "alternating"}
     for key, tensor in spec.tensors.items():
         path = ("tensors", key)
         yield from _digits(tree, tensor, None, path)

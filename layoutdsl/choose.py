@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from layoutdsl import library, recodes
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Format, Kernel, ParamValue
-from layoutdsl.resolve import Matrix, Side, bind, group_of, pad, tensors
+from layoutdsl.resolve import Matrix, Side, bind, cheapest, groups_of, stored_group, tensors
 
 
 def kernel_for(
@@ -22,6 +22,7 @@ def kernel_for(
     """The first kernel, of those asked for or else of the shipped ones by name, that holds the source's kind of codes
     and scales and takes its groups; failing the latter, the first that holds its codes.
 
+    A build of another kernel (`base`) is never taken unasked: nothing tells that it is the one installed.
     matrices: those of the module, whole. stated: parameters of the kernels. Raises LayoutError where no kernel holds
     the codes.
     """
@@ -36,7 +37,7 @@ def kernel_for(
         near = near or name
         try:
             for matrix in matrices:
-                group_of(kernel, side, matrix, None)
+                groups_of(kernel, side, matrix, stored_group(side, matrix) or None)
         except LayoutError:
             continue
         return name
@@ -57,14 +58,14 @@ def _kernels(asked: Sequence[str], specs: tuple[str, ...]) -> Iterator[tuple[str
         yield name, kernel
     for path in () if asked else library.files():
         kernel = library.read_spec(path)
-        if isinstance(kernel, Kernel):
+        if isinstance(kernel, Kernel) and kernel.base is None:
             yield kernel.name, kernel
 
 
 def _holds(kernel: Kernel, side: Side, matrix: Matrix, stated: Mapping[str, ParamValue]) -> None:
     """LayoutError where the kernel's codes or scales are of another kind. Shapes are the planner's business."""
     params = bind(kernel, _accepted(kernel, {**side.params, **stated}))
-    (padded,) = pad(kernel, params, [matrix], [0])
+    padded = cheapest(kernel, params, [matrix], [0], [0], False)[0].matrix
     source = {tensor.role: tensor for tensor in tensors(side, matrix)}
     target = {tensor.role: tensor for tensor in tensors(Side(kernel, params, "padded"), padded, 0)}
     recodes.for_codes(matrix.name, source["codes"], target["codes"], "zero_point" in source, False)

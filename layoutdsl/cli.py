@@ -1,4 +1,4 @@
-"""The command line: lint, plan, show, conform, schema; inspect, convert, verify and identify for checkpoints.
+"""The command line: lint, plan, show, coverage, conform, schema; inspect, convert, verify, identify for checkpoints.
 
     layoutdsl plan gptq marlin_int4_a16 --module linear --size n=4096 --size k=4096 --tp 2
 
@@ -256,6 +256,7 @@ _APART = {
     "convert": ("layoutdsl.checkpoints.convert", "convert a checkpoint folder for a number of ranks"),
     "verify": ("layoutdsl.checkpoints.verify", "hold every value of a converted folder against its source"),
     "identify": ("layoutdsl.checkpoints.identify", "say which formats a lone safetensors file could be"),
+    "coverage": ("layoutdsl.coverage", "say which models are served, on how many ranks and at what price"),
     "show": ("layoutdsl.show", "draw which element of a spec stands where"),
 }
 """Commands that are modules of their own, with `add_arguments(parser)` and `command(args)`, and their help."""

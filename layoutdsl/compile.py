@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from layoutdsl import plan as plans
 from layoutdsl.arguments import check_arguments
@@ -10,12 +10,12 @@ from layoutdsl.builder import Builder
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.library import digest, load_spec, recall
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
-from layoutdsl.pairs import Request, extents_of, pairs_of, sides
+from layoutdsl.pairs import Pair, Request, choice_of, extents_of, pairs_of, sides
 from layoutdsl.plan import Plan, TensorInfo
 from layoutdsl.planner import decided
 from layoutdsl.prove import prove
 from layoutdsl.recodes import Habits
-from layoutdsl.resolve import Ranks, bind
+from layoutdsl.resolve import Ranks, bind, tile_of, with_defaults
 
 Sizes = Mapping[str, int | Sequence[int]]
 
@@ -34,6 +34,8 @@ def compile_plan(
     sharded: bool = False,
     padded: Mapping[str, int] | None = None,
     grains: Mapping[str, int] | None = None,
+    only: Sequence[str] = (),
+    experts: Sequence[int] = (),
     habits: Habits | None = None,
     specs: Sequence[str] = (),
 ) -> Plan:
@@ -45,7 +47,9 @@ def compile_plan(
     the target takes over what it shares with the source. A kernel keeps the source's groups unless `target.group` asks
     for others. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is. sharded: the source tensors are
     already this rank's slices. padded: imposes a padded extent per module axis. grains: imposes what ranks cut an axis
-    at multiples of; without, of all that serve the module the choice with the fewest bytes (see planner.py).
+    at multiples of; without, of all that serve the module the choice with the fewest bytes (see planner.py). only: the
+    matrices to convert, of a module whose others are converted elsewhere. experts: the expert of each place that ranks
+    have for one, where some experts have several (redundant experts); every expert must have one.
 
     Raises LayoutError where no even cut can serve the shape, or the formats do not hold the same kind of code.
     """
@@ -75,7 +79,10 @@ def compile_plan(
                 name="sizes",
                 help=did_you_mean(axis, mod.axes) or f"its axes: {', '.join(mod.axes)}; at multiples of 1 or more",
             )
-    whole = {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
+    whole = with_defaults(
+        mod, {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
+    )
+    _check_slots(mod, whole, experts)
     ranks = Ranks(tp, rank, ep, ep_rank)
     sharded = sharded and tp * ep > 1 and not isinstance(src, Kernel)
     request = decided(
@@ -93,6 +100,9 @@ def compile_plan(
             padded=dict(padded or {}),
             group_given="target.group" in (params or {}),
             grains=dict(grains or {}),
+            only=tuple(only),
+            places=len(experts),
+            slots=tuple(experts),
         )
     )
     plan = _compile(request)
@@ -123,6 +133,8 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
         padded={},
         group_given=True,
         grains=dict(plan.grains),
+        only=plan.only,
+        places=plan.places,
         extents=() if between_kernels else tuple(plan.extents),
         groups=None if between_kernels else dict(plan.groups),
     )
@@ -176,22 +188,27 @@ def _compile(request: Request) -> Plan:
     for pair in pairs:
         builder.matrix(pair)
     total, start, count = pairs[0].matrix.experts or (0, 0, 0)
-    source_experts = count if sides(request)[0].mode != "whole" else total
-    inputs = [TensorInfo.of(t, source_experts) for pair in pairs for found in pair.source.values() for t in found]
+    whole = sides(request)[0].mode == "whole"
+    held = total if whole else count
+    inputs = [TensorInfo.of(t, held) for pair in pairs for found in pair.source.values() for t in found]
     return Plan(
         plans.FORM,
         _side(request.source, request.source_params),
         _side(request.target, request.target_params),
         _side(request.module, request.module_params),
         tuple(sorted(request.sizes.items())),
+        request.only,
         request.ranks,
         tuple(sorted(request.grains.items())),
+        choice_of(request, [pair.matrix for pair in pairs], groups),
         request.sharded,
         request.habits,
-        tuple(extent for pair in pairs for extent in extents_of(pair.matrix)),
+        tuple(extent for pair in pairs for extent in extents_of(pair.matrix, request.ranks.tp)),
         tuple(groups.items()),
-        (total, start if sides(request)[0].mode == "whole" else 0, count),
-        builder.replicas(),
+        tuple(_tiles(request, pairs)),
+        (total, start if whole else 0, count),
+        request.places,
+        request.slots[start : start + count] if whole else (),
         tuple(inputs),
         tuple(builder.outputs),
         tuple(builder.programs),
@@ -201,6 +218,35 @@ def _compile(request: Request) -> Plan:
         tuple(builder.duties),
         tuple(builder.losses()),
     )
+
+
+def _tiles(request: Request, pairs: Sequence[Pair]) -> Iterator[tuple[str, int, int]]:
+    kernel = request.target if isinstance(request.target, Kernel) else request.source
+    for pair in pairs if isinstance(kernel, Kernel) else ():
+        name, matrix = pair.matrix.name, pair.matrix
+        fitted = request.fitted.get(name) if request.fitted else None
+        tile = fitted.tile if fitted else tile_of(kernel, matrix.n_padded, matrix.k.padded)
+        assert tile is not None
+        yield name, tile.n, tile.k
+
+
+def _check_slots(module: Module, sizes: Mapping[str, int | tuple[int, ...]], slots: Sequence[int]) -> None:
+    """Every expert has a place, and every place an expert that is there."""
+    if not slots:
+        return
+    total = sizes.get(module.experts or "", 0)
+    count = total if isinstance(total, int) else 0
+    missing = sorted({*range(count)} - {*slots})
+    strange = next((expert for expert in slots if not isinstance(expert, int) or not 0 <= expert < count), None)
+    if missing or strange is not None or not count:
+        what = "expert {}" if strange is not None else "no place for expert {}" if missing else "experts"
+        what = what.format(strange if strange is not None else missing[0] if missing else "")
+        raise LayoutError(
+            f"the map of experts has {what}; module `{module.name}` has {count or 'none'}",
+            code="LP114",
+            name="expert-map",
+            help="give the expert of each place, such as 0,1,2,3,0: every expert at least once",
+        )
 
 
 def _side(spec: Spec, params: Mapping[str, ParamValue]) -> plans.Side:

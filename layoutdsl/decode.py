@@ -123,7 +123,7 @@ class Reading:
             return places(view, k)
         groups = self.groups(part, k)
         first = groups * max(self.group, 1)
-        bad = (first < 0) | (first >= (sum(stored.k_gap) if self.group else 1))
+        bad = (first < 0) | (first >= (stored.k_end if self.group else 1))
         if bad.any():
             at = int(bad.to(torch.uint8).argmax())
             raise LayoutError(
@@ -272,7 +272,7 @@ def _table(code: Code, dtype: torch.dtype) -> torch.Tensor:
 @dataclass(frozen=True)
 class Pad:
     """Stored elements of one tensor that no logical element owns. Coordinates count on from the rank's first row of the
-    part and its first input."""
+    part and its first input; what is in front of it counts down from -1."""
 
     tensor: Stored
     part: int
@@ -305,17 +305,18 @@ def padding(reading: Reading, matrix: Matrix, *, kernel: bool = True) -> Iterato
     word) have no scales, so that only their codes can be asked for."""
     for role in VALUED:
         for stored in reading.roles.get(role, ()):
-            end = sum(stored.k_gap)
+            end = stored.k_end
             unit, device = stored.k_unit or end, reading.device
             found = [(part, n, torch.arange(0, end, unit, device=device)) for part, n in _rows_beyond(stored, device)]
-            if stored.k_gap[1]:
-                k = torch.arange(stored.k_gap[0], end, unit, device=device)
+            for first, count in stored.k_gaps:
+                k = torch.arange(first, first + count, unit, device=device)
                 found += [(part, torch.arange(matrix.n[part].length, device=device), k) for part in stored.parts]
-            for part, n, k in found:
+            for part, n, at in found:
+                k = at - stored.k[0].offset
                 if kernel:
                     window = reading.at(part, n, k)
                 else:
-                    plane = reading.plane(stored, part, n, places(View(stored.k[0].chain), k))
+                    plane = reading.plane(stored, part, n, places(View(stored.k[0].chain), at))
                     window = Window({role: plane}, len(n), len(k))
                 yield from (Pad(stored, part, n[rows], k, window, rows) for rows in window.blocks())
 

@@ -81,8 +81,9 @@ def _header(plan: Plan) -> Iterator[str]:
     yield from _listed("rank", ", ".join(ranks) or "the only one")
     total, _, count = plan.experts
     if total:
-        first, _ = dealt(total, plan.ranks.ep, plan.ranks.ep_rank, 1)
-        yield from _listed("experts", f"{first} to {first + count - 1} of {total}")
+        first, _ = dealt(plan.places or total, plan.ranks.ep, plan.ranks.ep_rank, 1)
+        here = ", ".join(map(str, plan.slots)) or f"{first} to {first + count - 1}"
+        yield from _listed("experts", f"{here} of {total}")
     if plan.sharded:
         yield from _listed("given", "the source tensors are this rank's slices already")
     for what, side in (("source", plan.source), ("target", plan.target), ("module", plan.module)):
@@ -95,7 +96,7 @@ def _axes(plan: Plan) -> Iterator[str]:
     yield "Axes"
     rows = [("matrix", "axis", "part", "whole", "this rank", "padded", "why")]
     for extent in plan.extents:
-        here = f"{extent.start} to {extent.start + extent.length - 1}"
+        here = f"{extent.start} to {extent.start + extent.length - 1}" if extent.length else "nothing"
         part = "all" if extent.part == "*" else extent.part
         rows.append((extent.matrix, f"{extent.role} = {extent.axis}", part, f"{extent.size:,}", here,
                      f"{extent.padded:,}", "; ".join(_why(plan, extent))))
@@ -179,10 +180,25 @@ def _notes(plan: Plan) -> Iterator[str]:
                                  for why in dict.fromkeys(check.why for check in plan.checks)]),
         ("Losses", [f"{name}: {text}" for name, text in plan.losses] or ["none: every value is exact, or refused"]),
         ("Duties of the caller", [str(duty) for duty in plan.duties] or ["none"]),
-        ("Replicas", [f"each weight is held by {plan.replicas} tensor-parallel ranks"] if plan.replicas > 1 else []),
+        ("Replicas", list(_replicas(plan))),
     )
     blocks = ["\n".join([title, *map(_wrapped, items)]) for title, items in notes if items]
     yield "\n\n".join(blocks)
+
+
+def _replicas(plan: Plan) -> Iterator[str]:
+    """How many tensor-parallel ranks hold each weight, matrix by matrix."""
+    along_k = {extent.matrix: extent.held for extent in plan.extents if extent.role == "k"}
+    held: dict[tuple[str, int], list[str]] = {}
+    for extent in plan.extents:
+        if extent.role == "n" and extent.part != "*":
+            times = min(extent.held, along_k[extent.matrix])
+            held.setdefault((extent.matrix, times), []).append(extent.part)
+    for (matrix, times), parts in held.items():
+        whole = len([1 for name, _ in held if name == matrix]) == 1
+        if times > 1:
+            of = "" if whole else f" of {', '.join(parts)}"
+            yield f"{matrix}: {times} tensor-parallel ranks hold each weight{of}"
 
 
 def _reduced(red: Reduction) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 from layoutdsl import checks, source
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.model import KINDS, Spec
+from layoutdsl.model import INHERITED, KINDS, Spec
+from layoutdsl.source import Tree
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -41,7 +42,8 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
     if isinstance(name, Spec):
         spec = name
     else:
-        spec = read_spec(Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else _find(name, specs, kind))
+        path = Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else _find(name, specs, kind)
+        spec = read_spec(path, specs=specs)
     if kind is not None and kind_of(spec) not in kind.split("|"):
         raise LayoutError(
             f"`{spec.name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
@@ -78,8 +80,28 @@ def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
     )
 
 
-def read_spec(path: Path) -> Spec:
-    """One spec file, cached until it changes; every finding is raised in one LayoutError."""
+def read_spec(path: Path, *, specs: tuple[str, ...] = ()) -> Spec:
+    """One spec file, laid over its base where it names one; every finding is raised in one LayoutError.
+
+    A base is looked for next to the file, in the folders `specs` and among the shipped specs.
+    """
+    return _known(_built(_tree(path), specs))
+
+
+def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
+    """A spec from text; `file` is what findings call it."""
+    return _known(_built(source.read(text, file), specs))
+
+
+def spec_of_data(data: dict[str, Any]) -> Spec:
+    """A spec from plain data that a program made; nothing but its schema is checked."""
+    kind = next(kind for kind in KINDS if kind in data)
+    text = _sha256(repr(data))
+    return _BY_DIGEST.get(text) or _register(KINDS[kind].model_validate(data), text)
+
+
+def _tree(path: Path) -> Tree:
+    """The text of one file, read again when it changes."""
     try:
         stat = path.stat()
         return _read(path, stat.st_mtime_ns, stat.st_size)
@@ -88,29 +110,66 @@ def read_spec(path: Path) -> Spec:
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, changed: int, size: int) -> Spec:
-    return _known(source.read_file(path))
+def _read(path: Path, changed: int, size: int) -> Tree:
+    return source.read_file(path)
 
 
-def spec_of(text: str, file: str) -> Spec:
-    """A spec from text; `file` is what findings call it."""
-    return _known(source.read(text, file))
+def _built(tree: Tree, specs: tuple[str, ...], builds: tuple[Tree, ...] = ()) -> Tree:
+    """A build laid over its base, which is sound by itself; any other tree as it is."""
+    data = tree.data
+    if not isinstance(data, dict) or "base" not in data or [kind for kind in KINDS if kind in data] != ["kernel"]:
+        return tree
+    path, builds = _base(tree, data["base"], specs), (*builds, tree)
+    if path.resolve() in (Path(build.file).resolve() for build in builds):
+        ring = ", ".join(f"`{file.stem}`" for file in (*(Path(build.file) for build in builds), path))
+        raise _at_base(builds[0], "LD035", "base-loop", f"these bases have no end: {ring}")
+    try:
+        base = _built(_tree(path), specs, builds)
+        kind = kind_of(_known(base))
+    except LayoutError as error:
+        first = error.diagnostics[0]
+        if first.code == "LD035":
+            raise
+        said = f"the base `{path.stem}` has findings itself, the first of them: {first.message}"
+        raise _at_base(tree, "LD036", "base-unsound", said, f"see `layoutdsl lint {path}`") from None
+    if kind != "kernel":
+        raise _at_base(tree, "LD034", "base-kind", f"`{path.stem}` is a {kind} spec, the base of a kernel is a kernel")
+    return tree.over(base, INHERITED)
 
 
-def spec_of_data(data: dict[str, Any]) -> Spec:
-    """A spec from plain data that a program made; nothing but its schema is checked."""
-    kind = next(kind for kind in KINDS if kind in data)
-    return _register(KINDS[kind].model_validate(data), repr(data))
+def _base(tree: Tree, name: Any, specs: tuple[str, ...]) -> Path:
+    if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
+        said = "expected the name of a kernel spec for `base`"
+        raise _at_base(tree, "LD033", "unknown-base", said, "name the kernel, not its file")
+    folder = Path(tree.file).parent
+    if (path := folder / f"{name}.yaml").is_file():
+        return path
+    try:
+        return _find(name, specs, "kernel")
+    except LayoutError as error:
+        near = did_you_mean(name, (path.stem for path in folder.glob("*.yaml") if path != Path(tree.file)))
+        raise _at_base(tree, "LD033", "unknown-base", error.message, near or error.help) from None
 
 
-def _known(tree: source.Tree) -> Spec:
-    return _register(checks.validated(tree), "\n".join(tree.lines))
+def _at_base(tree: Tree, code: str, name: str, message: str, help: str | None = None) -> LayoutError:
+    return LayoutError.of([tree.diagnostic(code, name, message, ("base",), help=help)])
 
 
-def _register(spec: Spec, content: str) -> Spec:
-    text = hashlib.sha256(content.encode()).hexdigest()
-    if text in _BY_DIGEST:
-        return _BY_DIGEST[text]
+def _known(tree: Tree) -> Spec:
+    text = _sha256(_content(tree))
+    return _BY_DIGEST.get(text) or _register(checks.validated(tree), text)
+
+
+def _content(tree: Tree) -> str:
+    """The text of a spec and of its bases. No spec holds a null character, so none has the text of a build."""
+    return "\n".join(tree.lines) + ("" if tree.base is None else f"\0{_content(tree.base)}")
+
+
+def _sha256(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _register(spec: Spec, text: str) -> Spec:
     _DIGESTS[id(spec)] = (spec, text)
     _BY_DIGEST[text] = spec
     return spec
@@ -123,7 +182,7 @@ _PLAIN_NAME = re.compile(r"\w[\w.-]{0,99}")
 
 
 def digest(spec: Spec) -> str:
-    """sha256 of the spec's text."""
+    """sha256 of the spec's text, and of its bases' where it has any."""
     return _DIGESTS[id(spec)][1]
 
 

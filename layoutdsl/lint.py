@@ -58,7 +58,7 @@ def _place(finding: Diagnostic) -> tuple[int, int]:
 
 def _file(path: Path, names: dict[str, Path], specs: tuple[str, ...]) -> Iterator[Diagnostic]:
     try:
-        spec = library.read_spec(path)
+        spec = library.read_spec(path, specs=specs)
     except LayoutError as error:
         yield from error.diagnostics
         return

@@ -226,8 +226,17 @@ class Checkpoint(Format):
         return self.checkpoint
 
 
+INHERITED = ("params", "accepts", "parts", "tensors", "value")
+"""What a build takes from its base, key by key, where it does not state it."""
+
+
 class Kernel(Format):
     kernel: str
+    base: str | None = Field(
+        None,
+        description="the kernel that this one is another build of; what is not stated of "
+        f"{', '.join(f'`{key}`' for key in INHERITED)} is as there",
+    )
     accepts: Accepts
 
     @property
@@ -235,13 +244,31 @@ class Kernel(Format):
         return self.kernel
 
 
-class Matrix(Base):
-    """One matrix of a module: which module axis is its n and which its k."""
+def _product(value: Any) -> Any:
+    return tuple(value.split()) if isinstance(value, str) else value
 
-    n: str
-    k: str
-    parts: NameList = Field((), description="names of the fused parts that make up n")
+
+Axes = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_product),
+    Field(min_length=1),
+    WithJsonSchema({"type": "string", "description": "an axis, or the product of several: `q dq`"}),
+]
+
+
+class Matrix(Base):
+    """One matrix of a module: which module axis is its n and which its k.
+
+    An axis may be a product: `q dq` counts q things of dq elements each, and ranks cut between whole things.
+    """
+
+    n: Axes | Annotated[dict[str, Axes], Field(min_length=1)] = Field(
+        description="outputs; part -> axis where fused parts have an axis of their own each"
+    )
+    k: Axes = Field(description="inputs")
+    parts: NameList = Field((), description="names of the fused parts that make up n, which all have its axis")
     pad: Literal["part", "tail"] = Field("part", description="pad each part at its end, or the whole once at the end")
+    when: Condition | None = Field(None, description="whether the module has this matrix")
 
 
 class Module(Spec):
@@ -249,12 +276,23 @@ class Module(Spec):
 
     module: str
     axes: dict[str, str] = Field(min_length=1, description="axis -> what it is")
+    default: dict[str, str] = Field({}, description="axis -> the axis whose size it takes where it is given none")
     experts: str | None = Field(None, description="the axis that counts experts")
     ranks: dict[Literal["tp", "ep"], Name] = Field({}, description="which axis a rank cuts; `none` for none")
+    serves: dict[str, str] = Field(
+        {},
+        description="axis -> axis of which each of its elements serves equally many (a key-value head, query heads); "
+        "ranks cut the second in such groups and hold, of the first, what serves theirs",
+    )
     visible: tuple[str, ...] = Field((), description="axes seen outside; their padding is the caller's duty")
     matrices: dict[str, Matrix] = Field(min_length=1)
     activation: Literal["zero", "unknown"] = Field(
         "unknown", description="zero: what stands between the matrices maps zero to zero"
+    )
+    tight: Condition | None = Field(
+        None,
+        description="whether what stands between the matrices writes zeros beyond what it computes, so that one matrix "
+        "may be padded less along an inner axis than the next one reads",
     )
 
     @property

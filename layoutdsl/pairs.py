@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.model import Format, Kernel, Module, ParamValue
 from layoutdsl.plan import Extent
 from layoutdsl.recodes import Habits
 from layoutdsl.resolve import (
+    Fit,
     Matrix,
     Ranks,
     Side,
     Stored,
-    group_of,
+    Stretch,
+    cheapest,
     groups_nest,
+    groups_of,
     matrices,
-    pad,
-    padded_to,
+    named,
+    stored_group,
     taken,
     tensors,
+    tile_of,
+    widened,
     with_extents,
 )
 
@@ -29,7 +34,10 @@ from layoutdsl.resolve import (
 class Request:
     """What was asked for: three specs with all their parameters, sizes, ranks and choices.
 
+    `only`: the matrices that are wanted, if not all. `places`: how many
+    there are for experts, where some experts have several; `slots`: the expert of each.
     `padded` imposes extents per module axis; `extents` and `groups` take over those of another plan (its inverse).
+    `fitted`: what the planner decided for each matrix.
     """
 
     source: Format
@@ -45,9 +53,12 @@ class Request:
     padded: dict[str, int]
     group_given: bool
     grains: Mapping[str, int]
+    only: tuple[str, ...] = ()
+    places: int = 0
+    slots: tuple[int, ...] = ()
     extents: tuple[Extent, ...] = ()
     groups: Mapping[str, int] | None = None
-    kernel_groups: Mapping[str, int] | None = None
+    fitted: Mapping[str, Fit] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,9 +77,28 @@ def sides(request: Request) -> tuple[Side, Side]:
     return (Side(request.source, request.source_params, source), Side(request.target, request.target_params, target))
 
 
+def cut_matrices(request: Request) -> tuple[Matrix, ...]:
+    """The request's matrices on its rank, not yet padded."""
+    return matrices(
+        request.module,
+        request.module_params,
+        request.sizes,
+        request.ranks,
+        request.grains,
+        only=request.only,
+        places=request.places,
+    )
+
+
+def is_tight(request: Request) -> bool:
+    """Whether one matrix may be padded less along an inner axis than the next one reads."""
+    return request.module.tight is not None and bool(request.module.tight.evaluate(request.module_params))
+
+
 def pairs_of(request: Request) -> tuple[list[Pair], dict[str, int]]:
+    """Both sides of each matrix, and the groups with which a kernel reads them."""
     source, target = sides(request)
-    found = matrices(request.module, request.module_params, request.sizes, request.ranks, request.grains)
+    found = cut_matrices(request)
     ours = _extents(request, source, target, found)
     pairs: list[Pair] = []
     for matrix, source_matrix, target_matrix, source_group, target_group in ours:
@@ -102,30 +132,24 @@ def _kernel_extents(
         known = {(e.matrix, e.role, e.part): e for e in request.extents}
         groups = request.groups or {}
         return [with_extents(matrix, known) for matrix in found], [groups[matrix.name] for matrix in found]
-    if request.kernel_groups is not None and side is not source:
-        groups = [request.kernel_groups[matrix.name] for matrix in found]
-    elif side is source:
+    if request.fitted is not None and side is not source:
+        fitted = [request.fitted[matrix.name] for matrix in found]
+        return [fit.matrix for fit in fitted], [fit.group for fit in fitted]
+    stored = [stored_group(source, matrix) for matrix in found]
+    if side is source:
         groups = [taken(kernel, matrix, int(side.params.get("group", -1))) for matrix in found]
+        stored = [0] * len(found)
     else:
         given = int(side.params.get("group", -1)) if request.group_given else None
-        groups = [group_of(kernel, source, matrix, given) for matrix in found]
-    return _padded(request, side, found, groups), groups
+        groups = [groups_of(kernel, source, matrix, given)[0] for matrix in found]
+    if request.padded:
+        return _imposed(request, kernel, found, groups), groups
+    fitted = cheapest(kernel, side.params, found, groups, stored, is_tight(request))
+    return [fit.matrix for fit in fitted], groups
 
 
-def _padded(request: Request, kernel: Side, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
-    assert isinstance(kernel.format, Kernel)
-    if not request.padded:
-        return pad(kernel.format, kernel.params, found, groups)
-    imposed = []
-    for matrix in found:
-        wide = padded_to(matrix, dict.fromkeys(request.padded, 1), 1)
-        k = replace(wide.k, padded=request.padded.get(matrix.k.axis, wide.k.length))
-        axis = matrix.n[0].axis
-        if matrix.pad == "tail":
-            imposed.append(replace(wide, k=k, n_padded=request.padded.get(axis, matrix.n_length)))
-            continue
-        n = tuple(replace(s, padded=request.padded.get(axis, s.length)) for s in matrix.n)
-        imposed.append(replace(wide, n=n, k=k, n_padded=sum(s.padded for s in n)))
+def _imposed(request: Request, kernel: Kernel, found: Sequence[Matrix], groups: Sequence[int]) -> list[Matrix]:
+    """The matrices with the extents that the caller imposes; an axis that he leaves out is not padded."""
     for axis in request.padded:
         if axis not in request.module.axes:
             raise LayoutError(
@@ -134,20 +158,29 @@ def _padded(request: Request, kernel: Side, found: Sequence[Matrix], groups: Seq
                 name="sizes",
                 help=did_you_mean(axis, request.module.axes) or f"its axes: {', '.join(request.module.axes)}",
             )
-    for matrix, group in zip(imposed, groups):
-        _check_imposed(kernel.format, matrix, group)
-    return tuple(imposed)
+    imposed: list[Matrix] = []
+    for matrix, group in zip(found, groups):
+        k = request.padded.get(matrix.k.axis, matrix.k.widest)
+        if matrix.pad == "tail":
+            parts = [s.widest for s in matrix.n]
+            n = request.padded.get(matrix.n[0].axis, sum(parts))
+        else:
+            parts = [request.padded.get(s.axis, s.widest) for s in matrix.n]
+            n = sum(parts)
+        imposed.append(widened(matrix, parts, n, k))
+        _check_imposed(kernel, imposed[-1], group)
+    return imposed
 
 
 def _check_imposed(kernel: Kernel, matrix: Matrix, group: int) -> None:
     """Padded extents that the caller imposes must hold the matrix, whole groups and a tile of the kernel."""
-    k, n, least = matrix.k, matrix.n_padded, matrix.n_length
+    k, n, least = matrix.k, matrix.n_padded, matrix.n_widest
     wrong = ""
-    if k.padded < k.length or n < least or any(s.padded < s.length for s in matrix.n):
-        wrong = f"which is less than its {least} x {k.length}"
+    if k.padded < k.widest or n < least or any(s.padded < s.widest for s in matrix.n):
+        wrong = f"which is less than its {least} x {k.widest}"
     elif group and k.padded > group and k.padded % group:
         wrong = f"and `{k.axis}` is no multiple of its groups of {group}"
-    elif not any(n % tile.n == 0 and k.padded % tile.k == 0 for tile in kernel.accepts.tiles):
+    elif tile_of(kernel, n, k.padded) is None:
         tiles = " or ".join(f"{tile.n} x {tile.k}" for tile in kernel.accepts.tiles)
         wrong = f"which fits no tile of kernel `{kernel.name}` ({tiles})"
     if wrong:
@@ -159,15 +192,27 @@ def _check_imposed(kernel: Kernel, matrix: Matrix, group: int) -> None:
         )
 
 
-def extents_of(matrix: Matrix) -> Iterator[Extent]:
+def choice_of(request: Request, found: Sequence[Matrix], groups: Mapping[str, int]) -> str:
+    """How the planner calls what serves the matrices so; nothing where neither side is a kernel."""
+    if not groups:
+        return ""
+    source = sides(request)[0]
+    stored = [stored_group(source, matrix) if source.mode != "padded" else 0 for matrix in found]
+    return named(found, [groups[matrix.name] for matrix in found], stored)
+
+
+def extents_of(matrix: Matrix, ranks: int) -> Iterator[Extent]:
     """The plan's record of one matrix: its k, its n per part, and (role n, part `*`) the whole of parts padded once."""
-    k = matrix.k
-    yield Extent(matrix.name, k.axis, "k", "", k.size, k.start, k.length, k.padded)
-    alone = len(matrix.n) == 1 and matrix.pad == "tail"
-    for s, part in zip(matrix.n, matrix.parts or ("",)):
-        yield Extent(matrix.name, s.axis, "n", part, s.size, s.start, s.length, matrix.n_padded if alone else s.padded)
-    if matrix.pad == "tail" and len(matrix.n) > 1:
-        yield Extent(matrix.name, matrix.n[0].axis, "n", "*", matrix.n_size, 0, matrix.n_length, matrix.n_padded)
+    yield _extent(matrix, "k", "", matrix.k, ranks)
+    for stretch, part in zip(matrix.n, matrix.parts or ("",)):
+        yield _extent(matrix, "n", part, stretch, ranks)
+    if matrix.pad == "tail":
+        first = matrix.n[0]
+        yield Extent(matrix.name, first.axis, "n", "*", matrix.n_size, 0, matrix.n_length, matrix.n_padded, 0, 1)
+
+
+def _extent(matrix: Matrix, role: str, part: str, s: Stretch, ranks: int) -> Extent:
+    return Extent(matrix.name, s.axis, role, part, s.size, s.start, s.length, s.padded, s.front, s.held(ranks))
 
 
 def _roles(found: Sequence[Stored]) -> dict[str, tuple[Stored, ...]]:

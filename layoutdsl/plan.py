@@ -6,7 +6,7 @@ A plan knows nothing of specs any more: a backend can run it as it stands. `prov
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from layoutdsl.reads import Reads
 
-FORM = 1
+FORM = 2
 """Version of the JSON form."""
 
 STRICT = {"extra": "forbid", "strict": True}
@@ -39,7 +39,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Extent:
-    """What this rank holds of one axis of one matrix: [start, start + length) of `size`, stored as `padded`."""
+    """What this rank holds of one axis of one matrix: [start, start + length) of `size`, stored as `padded`, of which
+    the first `front` hold nothing. `held`: how many tensor-parallel ranks hold each element."""
 
     __pydantic_config__ = STRICT
     matrix: str
@@ -50,6 +51,8 @@ class Extent:
     start: int
     length: int
     padded: int
+    front: int
+    held: int
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,8 @@ class Duty:
     """What the caller must do around the matrix at run time.
 
     pad_input: give it `front` zeros before and `rest` after x along k; slice_output: keep `length` outputs;
-    gather_input: take x in the order of the output `tensor`; sum_over_ranks: add the ranks' outputs.
+    write_zeros: what computes the input writes `rest` zeros beyond the outputs of the matrix before; gather_input: take
+    x in the order of the output `tensor`; sum_over_ranks: add the ranks' outputs.
     """
 
     __pydantic_config__ = STRICT
@@ -219,6 +223,8 @@ class Duty:
             "pad_input": f"{self.matrix}: pad its input along {self.axis} with {self.front} zeros before "
             f"and {self.rest} after",
             "slice_output": f"{self.matrix}: keep the first {self.length} of its outputs along {self.axis}",
+            "write_zeros": f"{self.matrix}: the activation writes {self.rest} zeros along {self.axis} beyond what it "
+            "computes",
             "gather_input": f"{self.matrix}: take its input along {self.axis}, of all ranks, in the order of "
             f"`{self.tensor}`",
             "sum_over_ranks": f"{self.matrix}: add up the outputs of all tensor-parallel ranks",
@@ -237,7 +243,13 @@ class Lost:
 
 @dataclass(frozen=True)
 class Plan:
-    """A conversion of one rank's slice of a module. See the module's docstring."""
+    """A conversion of one rank's slice of a module. See the module's docstring.
+
+    only: the matrices converted, where not all are. choice: how the planner serves the module. groups: matrix -> the
+    kernel's group along k (0: one); tiles: (matrix, n, k) of its tile family. experts: how many there are, and the
+    first and the count of those that this rank takes from its inputs. Where some experts have several places, places
+    counts them, experts are places, and slots says the expert of each of this rank's.
+    """
 
     __pydantic_config__ = STRICT
     form: int
@@ -245,14 +257,18 @@ class Plan:
     target: Side
     module: Side
     sizes: tuple[tuple[str, int | tuple[int, ...]], ...]
+    only: tuple[str, ...]
     ranks: Ranks
     grains: tuple[tuple[str, int], ...]
+    choice: str
     sharded: bool
     habits: Habits
     extents: tuple[Extent, ...]
     groups: tuple[tuple[str, int], ...]
+    tiles: tuple[tuple[str, int, int], ...]
     experts: tuple[int, int, int]
-    replicas: int
+    places: int
+    slots: tuple[int, ...]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     programs: tuple[Program, ...]
@@ -269,6 +285,12 @@ class Plan:
     @cached_property
     def output(self) -> Mapping[str, TensorInfo]:
         return {info.name: info for info in self.outputs}
+
+    @cached_property
+    def source_experts(self) -> Sequence[int]:
+        """Which expert of the inputs each of this rank's experts is."""
+        _, start, count = self.experts
+        return self.slots or range(start, start + count)
 
     @cached_property
     def digest(self) -> str:

@@ -1,12 +1,13 @@
-"""How ranks cut a module, and which groups the kernel gets: of all ways that serve it, the one with the fewest bytes.
+"""How ranks cut a module, and which groups, tiles and pads the kernel gets: of all ways, the one with the fewest bytes.
 
     even            every rank holds the same share
     finer groups    the kernel gets smaller groups than the checkpoint has; each scale stands for several
-    uneven          ranks hold whole groups of the kernel, as many as can be dealt evenly
+    uneven          ranks hold whole groups of the kernel (or whole heads), as many as can be dealt evenly
     one group       each rank's share lies inside a group of the checkpoint
+    front pad       a rank whose share begins inside a group is padded in front up to where the kernel's group begins
 
 Every rank is padded to the widest. Inside a module no cut at other places stores less: together ranks hold whole groups
-of the kernel, at least as many as the axis has.
+of the kernel, at least as many as the axis has. Matrices that share no inner axis are decided apart.
 """
 
 from __future__ import annotations
@@ -17,27 +18,50 @@ from itertools import product
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Kernel
-from layoutdsl.pairs import Request, sides
-from layoutdsl.resolve import Matrix, Side, group_of, matrices, pad, stored_bytes
-
-NAMES = ("even", "finer groups", "uneven", "one group a rank")
+from layoutdsl.pairs import Request, cut_matrices, is_tight, sides
+from layoutdsl.resolve import (
+    CHOICES,
+    Fit,
+    Matrix,
+    Ranks,
+    Side,
+    fits,
+    groups_of,
+    named,
+    stored_bytes,
+    stored_group,
+    tensors,
+    worth,
+)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to serve a module: how it is called, what ranks cut each axis at multiples of, and each matrix' group."""
+    """One way to serve matrices that share an inner axis: its name, what ranks cut each axis at multiples of, and how
+    each matrix is fitted to the kernel. `bytes` are those of all its tensors on the widest rank."""
 
     name: str
     grains: dict[str, int]
-    groups: dict[str, int]
-    padded: tuple[Matrix, ...]
+    fits: tuple[Fit, ...]
     bytes: int
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """What the least is taken of: bytes on the widest rank, duties, the plainer way, the coarser group."""
-        duties = sum((m.k.padded > m.k.widest) + (m.n_padded > m.n_widest) for m in self.padded)
-        return self.bytes, duties, NAMES.index(self.name), -sum(group or 1 << 30 for group in self.groups.values())
+        """What the least is taken of: bytes on the widest rank (all ranks store as many), duties, the plainer way, the
+        coarser group."""
+        coarse = -sum(fit.group or 1 << 30 for fit in self.fits)
+        return self.bytes, self.duties, CHOICES.index(self.name), coarse
+
+    @property
+    def duties(self) -> int:
+        """How many a caller has, zeros to write between the matrices among them."""
+        between = sum(
+            m.n[0].padded < k.padded
+            for m in (fit.matrix for fit in self.fits)
+            for k in (fit.matrix.k for fit in self.fits)
+            if m.n[0].axis == k.axis and not k.seen
+        )
+        return between + sum(fit.duties for fit in self.fits)
 
 
 def decided(request: Request) -> Request:
@@ -49,47 +73,70 @@ def decided(request: Request) -> Request:
         or not isinstance(request.target, Kernel)
     ):
         return request
-    found = best(request)
-    return replace(request, grains=found.grains, kernel_groups=found.groups)
+    grains = dict(request.grains)
+    fitted: dict[str, Fit] = {}
+    for found in choices(request, first=True):
+        grains |= found[0].grains
+        fitted |= {fit.matrix.name: fit for fit in found[0].fits}
+    return replace(request, grains=grains, fitted=fitted)
 
 
-def best(request: Request) -> Choice:
-    """LayoutError where no choice serves the module: that of the plainest."""
-    least: Choice | None = None
-    refused: LayoutError | None = None
-    for grains in _grains(request):
-        try:
-            for choice in _choices(request, grains):
-                if least is None or choice.rank < least.rank:
-                    least = choice
-        except LayoutError as error:
-            refused = refused or error
-        if least is not None and least.name == NAMES[0] and _is_exact(least):
-            return least
-    if least is None:
-        assert refused is not None
-        raise refused
-    return least
+def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
+    """For each set of matrices that share an inner axis all ways to serve it, the best first; with `first` at least
+    that one. Raises LayoutError where there is none: why the plainest is none."""
+    whole = cut_matrices(replace(request, ranks=Ranks()))
+    found: list[list[Choice]] = []
+    for names in _sets(whole):
+        served: list[Choice] = []
+        refused: LayoutError | None = None
+        for grains in _grains(request, [m for m in whole if m.name in names]):
+            try:
+                served += _choices(request, grains, names, served if first else [])
+            except LayoutError as error:
+                refused = refused or error
+            if first and served and not grains and _is_exact(served[0]):
+                break
+        if not served:
+            assert refused is not None
+            raise refused
+        found.append(sorted(served, key=lambda choice: choice.rank))
+    return found
+
+
+def _sets(found: Sequence[Matrix]) -> list[list[str]]:
+    """Names of matrices, those together of which one reads what another writes."""
+    sets: list[list[Matrix]] = []
+    for matrix in found:
+        near = [one for one in sets if any(_meet(matrix, other) for other in one)]
+        sets = [one for one in sets if one not in near] + [[*(m for one in near for m in one), matrix]]
+    order = {matrix.name: at for at, matrix in enumerate(found)}
+    return sorted(([m.name for m in one] for one in sets), key=lambda names: order[names[0]])
+
+
+def _meet(one: Matrix, other: Matrix) -> bool:
+    return any(a.n[0].axis == b.k.axis and not b.k.seen for a, b in ((one, other), (other, one)))
 
 
 def _is_exact(choice: Choice) -> bool:
     """Whether no rank is padded: if shares are equal too, no other choice can store less."""
-    return all(m.k.padded == m.k.widest and m.n_padded == m.n_widest for m in choice.padded)
+    return choice.name == CHOICES[0] and all(
+        fit.matrix.k.padded == fit.matrix.k.widest and fit.matrix.n_padded == fit.matrix.n_widest for fit in choice.fits
+    )
 
 
-def _grains(request: Request) -> Iterator[dict[str, int]]:
+def _grains(request: Request, found: Sequence[Matrix]) -> Iterator[dict[str, int]]:
     """What ranks may cut the axis at multiples of, the plainest first; nothing for equal shares. An axis that is seen
-    outside the module is cut as its neighbours expect: in equal shares."""
-    yield dict(request.grains)
-    cut = [template.fill(request.module_params) for kind, template in request.module.ranks.items() if kind == "tp"]
-    if request.grains or request.ranks.tp == 1 or not cut or cut[0] == "none":
+    outside the module is cut as its neighbours expect: in equal shares, or by whole heads."""
+    given = dict(request.grains)
+    yield given
+    inner = [m for m in found if m.n[0].axis in {other.k.axis for other in found} and not m.n[0].seen]
+    axes = {m.n[0].axis for m in inner} & _cut_axes(request)
+    if given or request.ranks.tp == 1 or not axes:
         return
-    (axis,) = cut
-    if axis in request.module.visible:
-        return
+    (axis,) = axes
     assert isinstance(request.target, Kernel)
     stored = int(request.source_params.get("group", -1))
-    if all(matrix.k != axis for matrix in request.module.matrices.values()) or stored < 0:
+    if stored < 0:
         yield {axis: 1}
         return
     accepted = [group for group in request.target.accepts.groups if group > 0 and stored % group == 0]
@@ -97,41 +144,48 @@ def _grains(request: Request) -> Iterator[dict[str, int]]:
     yield from ({axis: grain} for grain in dict.fromkeys([*sorted(accepted, reverse=True), *shares]))
 
 
-def _choices(request: Request, grains: dict[str, int]) -> Iterator[Choice]:
+def _cut_axes(request: Request) -> set[str]:
+    return {template.fill(request.module_params) for kind, template in request.module.ranks.items() if kind == "tp"}
+
+
+def _choices(request: Request, grains: dict[str, int], names: Sequence[str], known: Sequence[Choice]) -> list[Choice]:
+    """The choices with these grains. Those that store more than a known one in the codes alone are left out."""
     kernel, (source, target) = request.target, sides(request)
     assert isinstance(kernel, Kernel)
-    found = matrices(request.module, request.module_params, request.sizes, request.ranks, grains)
-    options = [list(_groups(request, kernel, source, matrix)) for matrix in found]
-    for groups in product(*options):
-        padded = pad(kernel, target.params, found, groups)
-        size = sum(stored_bytes(kernel, target.params, m, group) for m, group in zip(padded, groups))
-        names = {matrix.name: group for matrix, group in zip(found, groups)}
-        yield Choice(_named(request, grains, groups), grains, names, padded, size)
-
-
-def _groups(request: Request, kernel: Kernel, source: Side, matrix: Matrix) -> Iterator[int]:
-    """The groups that a matrix may have, its own first; LayoutError where there is none."""
+    found = [m for m in cut_matrices(replace(request, grains=grains)) if m.name in names]
     given = int(request.target_params.get("group", -1)) if request.group_given else None
-    refused: LayoutError | None = None
-    stored = int(source.params.get("group", -1))
-    finer = [g for g in kernel.accepts.groups if given is None and 0 < g < stored and stored % g == 0]
-    seen: set[int] = set()
-    for group in (given, *sorted(finer, reverse=True)):
-        try:
-            taken = group_of(kernel, source, matrix, group)
-        except LayoutError as error:
-            refused = refused or error
-            continue
-        if taken not in seen:
-            seen.add(taken)
-            yield taken
-    if not seen:
-        assert refused is not None
-        raise refused
+    stored = [stored_group(source, matrix) for matrix in found]
+    options = [worth(kernel, m, groups_of(kernel, source, m, given), own) for m, own in zip(found, stored)]
+    tight = is_tight(request)
+    made: list[tuple[float, tuple[Fit, ...]]] = []
+    for groups in product(*options):
+        for chosen in fits(kernel, found, groups, stored, tight):
+            made.append((sum(_codes(target, fit) for fit in chosen), chosen))
+    made.sort(key=lambda one: one[0])
+    served: list[Choice] = []
+    least = min((choice.bytes for choice in known), default=None)
+    for codes, chosen in made:
+        if least is not None and codes > least:
+            break
+        size = sum(stored_bytes(kernel, target.params, fit.matrix, fit.group) for fit in chosen)
+        name = named([fit.matrix for fit in chosen], [fit.group for fit in chosen], stored)
+        served.append(Choice(name, grains, chosen, size))
+        least = size if least is None else min(size, least)
+    return sorted(served, key=lambda choice: choice.rank)
 
 
-def _named(request: Request, grains: dict[str, int], groups: Sequence[int]) -> str:
-    stored = int(request.source_params.get("group", -1))
-    if grains:
-        return NAMES[2] if stored < 0 or any(groups) else NAMES[3]
-    return NAMES[1] if any(0 < group < stored for group in groups) else NAMES[0]
+def _codes(target: Side, fit: Fit) -> float:
+    """Bytes of a matrix' codes alone."""
+    bits = _bits(target, fit)
+    return fit.matrix.n_padded * fit.matrix.k.padded * bits / 8 * (fit.matrix.experts[2] if fit.matrix.experts else 1)
+
+
+def _bits(target: Side, fit: Fit) -> int:
+    key = id(target.format), tuple(target.params.items())
+    if key not in _BITS:
+        found = next(t for t in tensors(target, fit.matrix, fit.group) if t.role == "codes")
+        _BITS[key] = target.format, found.code.bits
+    return _BITS[key][1]
+
+
+_BITS: dict[tuple, tuple[object, int]] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from layoutdsl.model import KINDS, Param
+from layoutdsl.model import INHERITED, KINDS, Param
 
 # Draft 7 and not 2020-12, which pydantic writes: it is the only one that all YAML servers read without reserve.
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -49,6 +49,8 @@ def schema(kind: str) -> dict[str, Any]:
     """The schema of one kind of spec: checkpoint, kernel or module."""
     raw = KINDS[kind].model_json_schema(schema_generator=_Generator)
     definitions = raw.pop("$defs", {})
+    if kind == "kernel":
+        raw = _or_based(raw)
     made = {"$schema": DRAFT, **_plain(raw), "title": f"layoutdsl {kind} spec", "description": _ABOUT[kind]}
     return {**made, "definitions": {name: _plain(definition) for name, definition in sorted(definitions.items())}}
 
@@ -65,6 +67,13 @@ def write(folder: Path) -> list[Path]:
     for path in paths:
         path.write_text(text(path.stem), encoding="utf-8", newline="\n")
     return paths
+
+
+def _or_based(raw: dict[str, Any]) -> dict[str, Any]:
+    """Of the keys that every kernel needs, a build with a base states only those that it cannot have from there."""
+    always = [key for key in raw["required"] if key not in INHERITED]
+    alone = [key for key in raw["required"] if key in INHERITED]
+    return {**raw, "required": always, "if": {"required": ["base"]}, "else": {"required": alone}}
 
 
 class _Generator(GenerateJsonSchema):

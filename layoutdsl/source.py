@@ -12,12 +12,12 @@ disagree about is refused (`CODES` names it all), because a spec must not mean t
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
 
@@ -93,16 +93,31 @@ _SYNTAX = (
 
 @dataclass(frozen=True)
 class Tree:
-    """Plain data, and for each path the span of its value and of its key."""
+    """Plain data, and for each path the span of its value and of its key; what comes from a base stands in its text."""
 
     data: Plain
     file: str
     lines: tuple[str, ...]
     spans: dict[Route, Span]
     keys: dict[Route, Span]
+    base: "Tree | None" = None
+
+    def over(self, base: "Tree", keys: Iterable[str]) -> "Tree":
+        """Return this tree with those of `keys` at the top that `base` alone states. Requires mappings."""
+        assert isinstance(self.data, dict) and isinstance(base.data, dict)
+        taken = {key: base.data[key] for key in keys if key in base.data}
+        return replace(self, data={**taken, **self.data}, base=base)
+
+    def home(self, path: Route) -> "Tree":
+        """Return the tree in whose text `path` stands."""
+        if self.base is None or path[:1] in self.keys or not path or path[0] not in cast("dict[str, Any]", self.data):
+            return self
+        return self.base.home(path)
 
     def span(self, path: Route) -> Span:
         """Return the span of the value at `path`, or of the nearest value that encloses it."""
+        if (home := self.home(path)) is not self:
+            return home.span(path)
         while path not in self.spans:
             path = path[:-1]
         return self.spans[path]
@@ -112,6 +127,8 @@ class Tree:
 
         Where characters of the text and of the file do not pair off (escapes, folded lines), that is the whole scalar.
         """
+        if (home := self.home(path)) is not self:
+            return home.inside(path, start, end)
         whole = self.span(path)
         if path not in self.spans or whole.line != whole.end_line:
             return whole
@@ -144,6 +161,9 @@ class Tree:
         key: bool = False,
     ) -> Diagnostic:
         """Return a finding at the value at `path`, at its characters `within`, or at its key."""
+        if (home := self.home(path)) is not self:
+            message = f"{message}, in the base of `{self.file}`"
+            return home.diagnostic(code, name, message, path, help=help, within=within, key=key)
         span = self.inside(path, *within) if within is not None else self.span(path)
         if key and path in self.keys:
             span = self.keys[path]

@@ -74,8 +74,9 @@ def wanted() -> tuple[tuple[Path, str], ...]:
         (ROOT / "docs" / "spec-reference.md", text_of(reference())),
         (ROOT / "docs" / "formats.md", text_of(gallery())),
         (ROOT / "docs" / "gallery.md", text_of(pictures())),
-        *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files())),
+        *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files()) if base_of(spec) is None),
         (IMAGES / "session.svg", session()),
+        (IMAGES / "coverage.svg", heat_map()),
         *(
             (path, filled(path.read_text(encoding="utf-8"), name, list(lines)))
             for path, name, lines in (
@@ -133,6 +134,28 @@ and a key that stands twice. For completion in an editor, let the first line nam
     # yaml-language-server: $schema=../../docs/schema/checkpoint.json"""
 
 
+BUILD = """\
+### A build of a kernel
+
+The same source gives kernels that read the same tensors and yet take other shapes, groups or machines. Each is a spec
+of its own, which names another as its base and states what differs:
+
+    version: "1"
+    kernel: marlin_int4_a16_n128
+    base: marlin_int4_a16
+    doc: A build of Marlin without tiles of 64 outputs
+    source: where that is written down
+    accepts: {tiles: [{n: 128, k: 64}], groups: [-1, 32, 64, 128], capability: 80}
+    try: [{n: 128, k: 256}]
+
+A build always states `version`, `kernel`, `doc`, `source` and `try` itself. Of `params`, `accepts`, `parts`, `tensors`
+and `value` it has what it does not state from its base, and what it states takes the place of all that the base says
+under that key: nothing is merged inside. The base is another kernel, by name: a file next to this one, in a folder of
+`--specs`, or shipped. It may be a build itself. Findings in what comes from it point into its file. Plans remember a
+build by its text and its base's, so that a change of either is noticed. Where nobody names a kernel, no build is
+taken."""
+
+
 def reference() -> Iterator[str]:
     yield from (NOTE, "", INTRO)
     shared: dict[str, Mapping[str, Any]] = {}
@@ -140,6 +163,7 @@ def reference() -> Iterator[str]:
         made = schema.schema(kind)
         shared |= made["definitions"]
         yield from ("", f"## {kind.capitalize()} spec", "", f"{made['description']}", "", *keys(made))
+        yield from ("", BUILD) if kind == "kernel" else ()
     yield from ("", "## Keys within")
     for name, definition in sorted(shared.items()):
         said = [definition["description"], ""] if "description" in definition else []
@@ -152,10 +176,10 @@ def reference() -> Iterator[str]:
 
 
 def keys(definition: Mapping[str, Any]) -> Iterator[str]:
-    needed = definition.get("required", ())
+    needed, alone = definition.get("required", ()), definition.get("else", {}).get("required", ())
     rows = [("key", "holds", "default", "meaning")]
     for name, value in definition["properties"].items():
-        default = "needed" if name in needed else defaulted(value)
+        default = "needed" if name in needed else "needed without `base`" if name in alone else defaulted(value)
         rows.append((f"`{name}`", holds(value), default, value.get("description", "")))
     yield from table(*rows)
 
@@ -338,12 +362,16 @@ class Variant:
         return f"`{self.spec.name}`" if self.bits is None else f"`{self.spec.name}`, {self.bits} bit"
 
 
+def base_of(spec: Spec) -> str | None:
+    return spec.base if isinstance(spec, Kernel) else None
+
+
 @cache
 def variants(model: type[Format] = Format) -> tuple[Variant, ...]:
-    """All shipped formats of one kind."""
+    """All shipped formats of one kind; other builds of a kernel are reached as it is."""
     if model is not Format:
         return tuple(variant for variant in variants() if isinstance(variant.spec, model))
-    found = [spec for path in files() if isinstance(spec := read_spec(path), Format)]
+    found = [spec for path in files() if isinstance(spec := read_spec(path), Format) and base_of(spec) is None]
     every: list[Variant] = []
     for spec in found:
         bits = spec.params["bits"].values if "bits" in spec.params else (None,)
@@ -493,6 +521,19 @@ def session() -> str:
     return svg.document("A conversion at the terminal", "\n".join(lines), width, 2 * EDGE + LINE * len(lines), body)
 
 
+COVERAGE = "coverage --models tests/fixtures/models.yaml --source gptq --param group=128 --svg {file}"
+
+
+def heat_map() -> str:
+    """The picture that `layoutdsl coverage` draws of all public families."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(ROOT):
+        file = Path(folder) / "coverage.svg"
+        with contextlib.redirect_stdout(io.StringIO()):
+            if cli.main(COVERAGE.format(file=file).split()):
+                raise SystemExit(f"`layoutdsl {COVERAGE}` failed")
+        return file.read_text(encoding="utf-8")
+
+
 # --- gallery ----------------------------------------------------------------------------------------------------------
 
 GALLERY = """\
@@ -517,11 +558,14 @@ def entry(path: Path, spec: Spec) -> Iterator[str]:
     kind = kind_of(spec)
     yield f"{spec.doc}."
     yield from ("", f"Source: {spec.source}. File: [{path.name}](../specs/{kind}/{path.name}).")
-    if spec.params:
+    if base := base_of(spec):
+        yield from ("", f"A build of [`{base}`](#{base}): what is not said here is as there.")
+    if raw.get("params"):
         head = ("parameter", "values", "default", "in config.json", "meaning")
         yield from ("", *table(head, *map(parameter, spec.params.items())))
-    if isinstance(spec, Format):
+    if isinstance(spec, Format) and "tensors" in raw:
         yield from ("", *tensor_table(raw["tensors"]))
+    if isinstance(spec, Format) and "value" in raw:
         yield from ("", f"Value: `{raw['value']}`. Fused parts: {', '.join(spec.parts.stored)}.")
     if isinstance(spec, Checkpoint) and spec.detect:
         words = "; or ".join(map(facts, spec.detect))
@@ -530,7 +574,7 @@ def entry(path: Path, spec: Spec) -> Iterator[str]:
         yield from ("", accepted(spec))
     if isinstance(spec, Module):
         yield from ("", *module_table(raw))
-    if isinstance(spec, Format):
+    if isinstance(spec, Format) and base_of(spec) is None:
         yield from ("", reached(spec))
     tried = "; ".join(" ".join(f"{name}={shown(value)}" for name, value in line.items()) for line in raw["try"])
     yield from ("", f"Tried at: {tried}.")
@@ -637,10 +681,10 @@ def shown(value: Any) -> str:
 PICTURES = """\
 # Gallery
 
-Where each element stands, for every shipped spec. The pictures are drawn from the specs, as `layoutdsl show NAME --svg
-FILE` draws them; `layoutdsl show NAME` prints the same as text. Other sizes, parameters, tensors and numbers of ranks
-are arguments. Opened by itself, a picture tells of each cell its element, word, bits, lane and group where the pointer
-rests.
+Where each element stands, for every shipped spec; other builds of a kernel store what it stores. The pictures are drawn
+from the specs, as `layoutdsl show NAME --svg FILE` draws them; `layoutdsl show NAME` prints the same as text. Other
+sizes, parameters, tensors and numbers of ranks are arguments. Opened by itself, a picture tells of each cell its
+element, word, bits, lane and group where the pointer rests.
 
 First come the digits of the codes' tensor, those of a word in a frame; then its first words, what the digits make of
 them, and the way back: the word of each element of the matrix. Below are the beginnings of the tensors beside it."""
@@ -650,7 +694,7 @@ def pictures() -> Iterator[str]:
     yield from (NOTE, "", PICTURES)
     for kind, model in KINDS.items():
         yield from ("", f"## {kind.capitalize()} specs")
-        for spec in (spec for spec in map(read_spec, files()) if isinstance(spec, model)):
+        for spec in (spec for spec in map(read_spec, files()) if isinstance(spec, model) and base_of(spec) is None):
             yield from ("", f"### {spec.name}", "", f"[{spec.doc}.](formats.md#{spec.name})", "")
             yield f"![{spec.name}](img/{spec.name}.svg)"
 

@@ -25,6 +25,8 @@ KERNELS = {
     "marlin_int8_a8int8": ("int8", {}),
     "marlin_int4_a8fp8": ("float8_e4m3fn", {"float16": 9, "bfloat16": 9}),
     "marlin_fp8_a16": (None, {"float16": 8, "bfloat16": 120}),
+    "marlin_int4_a16_n128": (None, {}),
+    "own_fp8_a16": (None, {"float16": 8, "bfloat16": 120}),
     "marlin_mxfp8_a16": (None, {}),
     "marlin_nvfp4_a16": (None, {}),
     "marlin_mxfp4_a16": (None, {}),

@@ -51,6 +51,7 @@ LAYERS = (
     "conform",
     "show",
     "checkpoints",
+    "coverage",
     "cli",
     "__main__",
     "__init__",  # the public API, of lazy attributes; no module of ours imports from it
@@ -69,6 +70,7 @@ SPEC_KEYS = ("doc", "source", "try")  # what it is, where that is written down, 
 COMMANDS = (
     "lint",
     "plan gptq marlin_int4_a16 --module moe_gated --size e=8 --size i=1536 --size h=2048 --param group=128 --tp 2",
+    "coverage --models tests/fixtures/models_small.yaml --source fp8 --tp 1 --jobs 1",
 )
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -45,14 +45,13 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
 
 
 def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    _, start, count = plan.experts
     if not info.experts or info.shared:
         _matches(info, given, info.full_shape, "")
         return [flat(given)]
     if isinstance(given, torch.Tensor) or not isinstance(given, Sequence):
         _matches(info, given, info.full_shape, "")
         rows = given.reshape(info.experts, -1)
-        return [flat(rows[start + expert]) for expert in range(count)]
+        return [flat(rows[expert]) for expert in plan.source_experts]
     if len(given) != info.experts:
         raise LayoutError(
             f"`{info.name}` has {len(given)} tensors, one for each of {info.experts} experts is needed",
@@ -60,9 +59,9 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
             name="wrong-shape",
             help="give all experts of the checkpoint; the plan reads those of its rank",
         )
-    for expert in range(start, start + count):
+    for expert in plan.source_experts:
         _matches(info, given[expert], info.shape, f", expert {expert}")
-    return [flat(given[start + expert]) for expert in range(count)]
+    return [flat(given[expert]) for expert in plan.source_experts]
 
 
 def _matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:

@@ -17,7 +17,7 @@ def place(plan: Plan, matrix: str, expert: int, part: int, n: int, k: int) -> st
     starts = {(e.role, e.part): e.start for e in plan.extents if e.matrix == matrix}
     words = []
     if plan.experts[0]:
-        words.append(f"expert {plan.experts[1] + expert}")
+        words.append(f"expert {plan.source_experts[expert]}")
     if name:
         words.append(f"part {name}")
     words += [f"n {starts.get(('n', name), 0) + n}", f"k {starts.get(('k', ''), 0) + k}"]
@@ -35,7 +35,7 @@ def refused(tensor: str, where: str, why: str) -> LayoutError:
 
 def order_refused(plan: Plan, tensor: str, expert: int, position: int, k: int, found: int, group: int) -> LayoutError:
     """An act-order whose groups do not have their number of inputs: `found` is the group of the sorted `position`."""
-    where = f"expert {plan.experts[1] + expert}, k {k}" if plan.experts[0] else f"k {k}"
+    where = f"expert {plan.source_experts[expert]}, k {k}" if plan.experts[0] else f"k {k}"
     wanted = position // group if group else 0
     return LayoutError(
         f"`{tensor}` at {where}: sorted by group, place {position} holds group {found}, group {wanted} belongs there",
@@ -54,7 +54,7 @@ def ratios(plan: Plan, reduction: Reduction, globals_: Sequence[float], expert: 
         try:
             found.append(recodes.nvfp4_ratio(globals_[0], value, reduction.reciprocal))
         except Unrepresentable as error:
-            words = [f"expert {plan.experts[1] + expert}"] if plan.experts[0] else []
+            words = [f"expert {plan.source_experts[expert]}"] if plan.experts[0] else []
             where = ", ".join([*words, *([f"part {part}"] if part else [])])
             raise LayoutError(
                 f"`{tensor}`{' at ' + where if where else ''}: {error}",

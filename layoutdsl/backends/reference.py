@@ -140,7 +140,7 @@ class _Reference:
 
     def lost(self) -> list[Lost]:
         return [
-            Lost(name, self.plan.experts[1] + expert, sum(vanished), len(vanished))
+            Lost(name, self.plan.source_experts[expert], sum(vanished), len(vanished))
             for (name, expert), vanished in self.vanished.items()
             if any(vanished)
         ]

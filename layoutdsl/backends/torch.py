@@ -122,7 +122,7 @@ class _Torch:
         for (name, expert), pieces in self.vanished.items():
             count = int(torch.stack([count for count, _ in pieces]).sum())
             if count:
-                found.append(Lost(name, self.plan.experts[1] + expert, count, sum(of for _, of in pieces)))
+                found.append(Lost(name, self.plan.source_experts[expert], count, sum(of for _, of in pieces)))
         return found
 
     def write(self, target: Mapping[str, torch.Tensor]) -> None:

@@ -98,15 +98,16 @@ def bound(
                 name="bad-config",
                 help="config.json and the files belong to two checkpoints",
             )
-    formats = [group.spec for group in declared.groups] + [_plain(specs).spec]
+    formats = [group.spec for group in declared.groups] + [plain(specs).spec]
     known = list(dict.fromkeys(name for spec in formats for name in _tensor_names(spec)))
     places = Places(names, known, numbers, architecture, specs)
     present = presence.present(folder, places, names, numbers, architecture)
-    binder = _Binder(declared, _plain(specs), numbers, specs, dtype)
+    binder = _Binder(declared, plain(specs), numbers, specs, dtype)
     return Work(tuple(binder.job(unit, found) for unit, found in present.units), present.copies)
 
 
-def _plain(specs: tuple[str, ...]) -> Group:
+def plain(specs: tuple[str, ...]) -> Group:
+    """The format of layers that are not quantized."""
     path = next(path for path in library.files(specs) if path.stem == PLAIN)
     spec = library.read_spec(path)
     assert isinstance(spec, Checkpoint)

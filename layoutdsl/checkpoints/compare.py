@@ -208,7 +208,7 @@ class _Matrix:
                 self._differs(1, f"`{stored.name}`{self._of(expert)} says {found}, the matrix is {wanted}")
 
     def _of(self, expert: int) -> str:
-        return f" of expert {self.plan.experts[1] + expert}" if self.plan.experts[0] else ""
+        return f" of expert {self.plan.source_experts[expert]}" if self.plan.experts[0] else ""
 
     # padding ----------------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,12 @@ class Folder:
 
 def read_folder(path: Path) -> Folder:
     """Read and check everything but the weights. LayoutError names the file, what was expected and what was found."""
+    config = read_config(path)
+    return Folder(path, config, _indexed(path) if (path / INDEX).exists() else _alone(path))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The folder's config.json, with the quantization that it or a file beside it states."""
     if not path.is_dir():
         raise LayoutError(
             f"`{path}` is no folder",
@@ -89,8 +95,7 @@ def read_folder(path: Path) -> Folder:
             name="bad-checkpoint",
             help="give the folder that holds config.json and the safetensors files",
         )
-    config = read_json(path / "config.json", "a checkpoint's folder has one beside its safetensors files")
-    return Folder(path, _whole(path, config), _indexed(path) if (path / INDEX).exists() else _alone(path))
+    return _whole(path, read_json(path / "config.json", "a checkpoint's folder has one beside its safetensors files"))
 
 
 def _whole(path: Path, config: dict[str, Any]) -> dict[str, Any]:

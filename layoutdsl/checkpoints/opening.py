@@ -26,7 +26,7 @@ class Opened:
     @property
     def dtype(self) -> str | None:
         """The 16-bit dtype that config.json gives the model, hence its activations; None where it names none."""
-        return _dtype(self.folder.config)
+        return dtype_of(self.folder.config)
 
     def __str__(self) -> str:
         return f"{self.architecture}, {self.declared if self.declared.groups else 'not quantized'}"
@@ -37,19 +37,21 @@ def opened(path: str | Path, specs: tuple[str, ...]) -> Opened:
     folder = read_folder(Path(path))
     quantized = folder.config.get("quantization_config") is not None
     formats = declared(folder.config, specs) if quantized else Declared((), (), ())
-    architecture = _architecture(folder.config)
+    architecture = architecture_of(folder.config)
     work = bound(
-        folder, formats, for_architecture(architecture, specs), architecture, specs, dtype=_dtype(folder.config)
+        folder, formats, for_architecture(architecture, specs), architecture, specs, dtype=dtype_of(folder.config)
     )
     return Opened(folder, architecture, formats, work)
 
 
-def _dtype(config: Mapping[str, Any]) -> str | None:
+def dtype_of(config: Mapping[str, Any]) -> str | None:
+    """The 16-bit dtype that config.json gives the model; None where it names none."""
     stated = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     return stated if stated in ("float16", "bfloat16") else None
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The one architecture that config.json states; LayoutError where it does not."""
     stated = config.get("architectures")
     if not isinstance(stated, list) or len(stated) != 1 or not isinstance(stated[0], str):
         raise LayoutError(

@@ -85,12 +85,12 @@ class Planner:
         return self.known[key]
 
     def _compiled(self, job: Job) -> tuple[Plan, ...]:
-        target, params = self._target(job)
+        target, params = self.target(job)
         made: dict[Ranks, Plan] = {}
         for ranks in map(self._own_ranks, self.ranks, [job] * len(self.ranks)):
             if ranks not in made:
                 made[ranks] = self._compile(job, target, params, ranks)
-        self._heads(job, next(iter(made.values())))
+        check_whole(next(iter(made.values())), job.whole)
         first = next(iter(made))
         if len(made) == first.tp * first.ep:
             prove_ranks(tuple(made.values()), specs=self.specs)
@@ -121,7 +121,7 @@ class Planner:
             specs=self.specs,
         )
 
-    def _target(self, job: Job) -> tuple[str, dict[str, ParamValue]]:
+    def target(self, job: Job) -> tuple[str, dict[str, ParamValue]]:
         """What a job's tensors become, and all parameters."""
         params = self._params(job)
         if job.quantized:
@@ -151,27 +151,28 @@ class Planner:
 
     def local(self, job: Job, plan: Plan) -> Plan:
         """The plan that makes of a rank's slice what `plan` makes of the whole."""
-        return self._compile(job, *self._target(job), plan.ranks, sharded=True, grains=dict(plan.grains))
+        return self._compile(job, *self.target(job), plan.ranks, sharded=True, grains=dict(plan.grains))
 
     def _params(self, job: Job) -> dict[str, ParamValue]:
         own = {name: value for name, value in job.unit.names.params.items() if not name.startswith("source.")}
         return {**own, **{f"source.{name}": value for name, value in job.params.items()}}
 
-    def _heads(self, job: Job, plan: Plan) -> None:
-        """Ranks keep neighbours together that belong together: a head is one rank's."""
-        for extent in plan.extents:
-            grain = job.whole.get(extent.axis, 1)
-            if extent.part != "*" and extent.length < extent.size and extent.length % grain:
-                count = extent.size // grain
-                fits = max(ranks for ranks in range(1, plan.ranks.tp) if count % ranks == 0)
-                where = f"axis `{extent.axis}`" + (f" of part `{extent.part}`" if extent.part else "")
-                raise LayoutError(
-                    f"{where} has {count} heads of {grain}, which {plan.ranks.tp} tensor-parallel ranks do not "
-                    "divide evenly",
-                    code="LP120",
-                    name="uneven-cut",
-                    help=f"{fits} ranks divide them",
-                )
+
+def check_whole(plan: Plan, whole: Mapping[str, int]) -> None:
+    """Ranks keep neighbours together that belong together: a head is one rank's. whole: axis -> how many do."""
+    for extent in plan.extents:
+        grain = whole.get(extent.axis, 1)
+        if extent.part != "*" and extent.length < extent.size and extent.length % grain:
+            count = extent.size // grain
+            fits = max(ranks for ranks in range(1, plan.ranks.tp) if count % ranks == 0)
+            where = f"axis `{extent.axis}`" + (f" of part `{extent.part}`" if extent.part else "")
+            raise LayoutError(
+                f"{where} has {count} heads of {grain}, which {plan.ranks.tp} tensor-parallel ranks do not "
+                "divide evenly",
+                code="LP120",
+                name="uneven-cut",
+                help=f"{fits} ranks divide them",
+            )
 
 
 def within(job: Job, error: LayoutError) -> LayoutError:

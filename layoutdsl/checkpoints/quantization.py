@@ -249,7 +249,7 @@ def checkpoints(specs: Sequence[str]) -> Iterator[tuple[Checkpoint, Path]]:
     for path in library.files(tuple(specs)):
         if path.stem not in seen:
             seen.add(path.stem)
-            spec = library.read_spec(path)
+            spec = library.read_spec(path, specs=tuple(specs))
             if isinstance(spec, Checkpoint):
                 yield spec, path
 

@@ -106,8 +106,7 @@ def _whole(plan: Plan, job: Job) -> dict[str, Given]:
 
 def _entries(plan: Plan, job: Job, name: str) -> Iterator[Entry | None]:
     """The tensors of one name, of each expert where they have their own; None for those of other ranks."""
-    _, start, count = plan.experts
-    here = range(start, start + count) if job.apart(name) else range(1)
+    here = plan.source_experts if job.apart(name) else range(1)
     yield from (entry if at in here else None for at, entry in enumerate(job.inputs[name]))
 
 
@@ -127,12 +126,11 @@ def _sliced(plan: Plan, job: Job, info: TensorInfo, spans: Sequence[Span]) -> to
 def _experts(plan: Plan, job: Job, name: str) -> Iterator[tuple[Entry, int, int]]:
     """(tensor, where an expert's bytes begin in it, how many they are) for each of the rank's experts."""
     info, entries = plan.input[name], job.inputs[name]
-    _, start, count = plan.experts
     if job.apart(name):
-        yield from ((entry, 0, entry.size) for entry in entries[start : start + count])
+        yield from ((entries[expert], 0, entries[expert].size) for expert in plan.source_experts)
         return
     size = entries[0].size // (info.experts if info.experts and not info.shared else 1)
-    here = range(start, start + count) if info.experts and not info.shared else range(1)
+    here = plan.source_experts if info.experts and not info.shared else range(1)
     yield from ((entries[0], expert * size, size) for expert in here)
 
 

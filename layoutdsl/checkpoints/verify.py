@@ -291,10 +291,10 @@ def _compared(
     for rank in found:
         plan = rank.plan(job)
         at(job.unit.name, job.size)
-        if plan.experts != experts:
+        if plan.source_experts != experts:
             given.clear()
             give_back()
-            experts, given = plan.experts, read(Source(plan, None, (), None), job)
+            experts, given = plan.source_experts, read(Source(plan, None, (), None), job)
         made = {info.name: read_tensor(rank.entries[output_name(job, info.name)]) for info in plan.outputs}
         try:
             yield compare(plan, given, made, specs=specs)

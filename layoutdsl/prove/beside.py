@@ -73,16 +73,19 @@ def _losses(given: Given) -> Iterator[tuple[str, str]]:
 
 def _duties(given: Given) -> Iterator[Duty]:
     for pair in given.pairs:
-        m = pair.matrix
-        n, k = m.n[0].axis, m.k.axis
-        if given.orders[m.name] is not None and given.seen(k):
-            yield Duty("gather_input", m.name, k, tensor=f"{m.name}.k_perm")
-        if given.pads and given.seen(k) and m.k.padded > m.k.length:
-            yield Duty("pad_input", m.name, k, rest=m.k.padded - m.k.length)
-        if given.pads and given.seen(n) and m.n_padded > m.n_length:
-            yield Duty("slice_output", m.name, n, length=m.n_length)
-        if m.k.cut:
-            yield Duty("sum_over_ranks", m.name, k)
+        m, n, k = pair.matrix, pair.matrix.n[0], pair.matrix.k
+        if given.orders[m.name] is not None and k.seen:
+            yield Duty("gather_input", m.name, k.axis, tensor=f"{m.name}.k_perm")
+        if given.pads and k.seen and k.padded > k.widest:
+            yield Duty("pad_input", m.name, k.axis, front=k.front, rest=k.rest)
+        if given.pads and not k.seen:
+            written = [other.matrix.n[0].padded for other in given.pairs if other.matrix.n[0].axis == k.axis]
+            for short in (padded for padded in written if padded < k.padded):
+                yield Duty("write_zeros", m.name, k.axis, rest=k.padded - short)
+        if given.pads and n.seen and m.n_padded > m.n_widest:
+            yield Duty("slice_output", m.name, n.axis, length=m.n_widest)
+        if k.cut:
+            yield Duty("sum_over_ranks", m.name, k.axis)
 
 
 # --- checks of the data -----------------------------------------------------------------------------------------------

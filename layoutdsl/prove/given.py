@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NoReturn
@@ -14,7 +14,20 @@ from layoutdsl.library import recall
 from layoutdsl.model import Format, Kernel, Module, Spec
 from layoutdsl.plan import Extent, Plan, TensorInfo, params_of
 from layoutdsl.plan import Side as PlanSide
-from layoutdsl.resolve import MAX_EXTENT, Matrix, Side, Stored, bind, matrices, pad, tensors, with_extents
+from layoutdsl.resolve import (
+    CHOICES,
+    MAX_EXTENT,
+    Matrix,
+    Side,
+    Stored,
+    bind,
+    cheapest,
+    matrices,
+    named,
+    stored_group,
+    tensors,
+    with_extents,
+)
 
 HABITS = {"pads": ("neutral", "zero"), "nvfp4_factor": ("expert", "tensor"), "int16": ("nearest", "stepwise")}
 
@@ -77,7 +90,7 @@ class Given:
 
     def inner_order(self, pair: Pair) -> Stored | None:
         """The order of another matrix' k that this matrix' n follows: on inner axes alone, outputs keep theirs."""
-        if pair.matrix.n[0].axis in self.module.visible:
+        if pair.matrix.n[0].seen:
             return None
         for other in self.pairs:
             if other is not pair and other.matrix.k.axis == pair.matrix.n[0].axis:
@@ -87,10 +100,6 @@ class Given:
     def group(self, side: str) -> int:
         """Inputs in a group as that side's parameters say; 0: one group."""
         return max(int(getattr(self, side).params.get("group", -1)), 0)
-
-    def seen(self, axis: str) -> bool:
-        """Whether an axis is visible outside the module."""
-        return axis in self.module.visible
 
     @property
     def pads(self) -> bool:
@@ -103,10 +112,18 @@ def read(plan: Plan, specs: tuple[str, ...]) -> Given:
     source, target, module = _specs(plan, specs)
     sides = _sides(plan, source, target)
     _values(plan)
-    found = matrices(module, params_of(plan.module), dict(plan.sizes), plan.ranks, dict(plan.grains))
+    found = matrices(
+        module,
+        params_of(plan.module),
+        dict(plan.sizes),
+        plan.ranks,
+        dict(plan.grains),
+        only=plan.only,
+        places=plan.places,
+    )
     _extents_are_all(plan, found)
     wide = [_wide(plan, matrix) for matrix in found]
-    _agree(module, wide)
+    _agree(module, params_of(plan.module), wide)
     _counts(plan, found, sides[0])
     _fits(plan, *sides, wide, found)
     pairs = tuple(_pairs(plan, module, *sides, found, wide))
@@ -165,7 +182,7 @@ def _extents_are_all(plan: Plan, found: Sequence[Matrix]) -> None:
     for matrix in found:
         expected.append((matrix.name, "k", ""))
         expected += [(matrix.name, "n", part) for part in matrix.parts or ("",)]
-        if matrix.pad == "tail" and len(matrix.n) > 1:
+        if matrix.pad == "tail":
             expected.append((matrix.name, "n", "*"))
     if [(e.matrix, e.role, e.part) for e in plan.extents] != expected:
         broken("header", "the extents are not one per axis of each matrix, in their order")
@@ -175,7 +192,8 @@ def _wide(plan: Plan, matrix: Matrix) -> Matrix:
     """The matrix with the plan's padded extents, once all that the plan says of it is true."""
     known: dict[tuple[str, str, str], Extent] = {(e.matrix, e.role, e.part): e for e in plan.extents}
     parts = matrix.parts or ("",)
-    at_the_tail = matrix.pad == "tail" and len(parts) > 1
+    at_the_tail = matrix.pad == "tail"
+    to_kernel = bool(plan.groups)
     for role, part, stretch in [("k", "", matrix.k), *(("n", part, s) for part, s in zip(parts, matrix.n))]:
         extent = known[matrix.name, role, part]
         held = (stretch.axis, stretch.size, stretch.start, stretch.length)
@@ -185,24 +203,35 @@ def _wide(plan: Plan, matrix: Matrix) -> Matrix:
                 f"rank {plan.ranks.rank} holds {stretch.start} to {stretch.start + stretch.length - 1} of axis "
                 f"`{stretch.axis}`, {stretch.size} in all; the plan says otherwise for {role} of `{matrix.name}`",
             )
-        if extent.padded < extent.length or (at_the_tail and role == "n" and extent.padded != extent.length):
+        least = extent.front + (stretch.widest if to_kernel else stretch.length)
+        if extent.padded < least or (at_the_tail and role == "n" and extent.padded != least):
             to = "cannot be" if at_the_tail and role == "n" else "is"
-            broken("header", f"{role} of `{matrix.name}` {to} padded from {extent.length} to {extent.padded}")
+            broken("header", f"{role} of `{matrix.name}` {to} padded from {least} to {extent.padded}")
+        if extent.front and (extent.front < 0 or role == "n" or not stretch.seen or not to_kernel):
+            broken("header", f"{role} of `{matrix.name}` cannot be padded in front")
+        if extent.held != stretch.held(plan.ranks.tp):
+            times = stretch.held(plan.ranks.tp)
+            broken("header", f"every element along {role} of `{matrix.name}` is held {times} times over all ranks")
     if at_the_tail:
         star = known[matrix.name, "n", "*"]
-        if (star.axis, star.size, star.start, star.length) != (matrix.n[0].axis, matrix.n_size, 0, matrix.n_length):
+        whole = (matrix.n[0].axis, matrix.n_size, 0, matrix.n_length, 0, 1)
+        if (star.axis, star.size, star.start, star.length, star.front, star.held) != whole:
             broken("header", f"all parts of `{matrix.name}` have {matrix.n_length} outputs of {matrix.n_size}")
-        if star.padded < star.length:
+        if star.padded < (matrix.n_widest if to_kernel else matrix.n_length):
             broken("header", f"n of `{matrix.name}` is padded from {star.length} to {star.padded}")
     return with_extents(matrix, known)
 
 
-def _agree(module: Module, wide: Sequence[Matrix]) -> None:
-    """What one matrix writes along an axis inside the module, the next one reads."""
+def _agree(module: Module, params: dict[str, Any], wide: Sequence[Matrix]) -> None:
+    """What one matrix writes along an axis inside the module, the next one reads; zeros may be written between."""
+    tight = module.tight is not None and bool(module.tight.evaluate(params))
     for matrix in wide:
         for other in wide:
             for stretch in matrix.n:
-                if stretch.axis == other.k.axis and stretch.axis not in module.visible and stretch != other.k:
+                if stretch.axis != other.k.axis or stretch.seen:
+                    continue
+                same = replace(stretch, padded=other.k.padded) == other.k
+                if not same or not (stretch.padded == other.k.padded or (tight and stretch.padded < other.k.padded)):
                     writes = f"`{matrix.name}` writes {stretch.padded} elements of axis `{stretch.axis}`"
                     broken("agree", f"{writes}, `{other.name}` reads {other.k.padded}")
 
@@ -211,9 +240,14 @@ def _counts(plan: Plan, found: Sequence[Matrix], source: Side) -> None:
     total, start, count = found[0].experts or (0, 0, 0)
     if plan.experts != (total, start if source.mode == "whole" else 0, count):
         broken("header", f"this rank holds experts {start} to {start + count - 1} of {total}")
-    replicas = 1 if any(matrix.k.cut or matrix.n[0].cut for matrix in found) else plan.ranks.tp
-    if plan.replicas != replicas:
-        broken("header", f"every weight is held {replicas} times over all ranks")
+    if plan.slots and (source.mode != "whole" or not plan.places):
+        broken("header", "only of whole tensors some experts are taken several times")
+    if plan.places and source.mode == "whole" and len(plan.slots) != count:
+        broken("header", f"this rank has {count} places for experts")
+    if any(not 0 <= expert < total for expert in plan.slots):
+        broken("header", f"the experts are 0 to {total - 1}")
+    if plan.places and (not total or plan.places < total):
+        broken("header", f"{total} experts cannot have {plan.places} places")
 
 
 def _fits(plan: Plan, source: Side, target: Side, wide: Sequence[Matrix], found: Sequence[Matrix]) -> None:
@@ -226,19 +260,38 @@ def _fits(plan: Plan, source: Side, target: Side, wide: Sequence[Matrix], found:
     if not isinstance(kernel, Kernel):
         if list(wide) != list(found):
             broken("header", "an axis is padded, but neither side is a kernel")
+        if plan.choice or plan.tiles:
+            broken("header", "without a kernel nothing is chosen")
         return
     if own not in (None, other.params.get("group"), *(group or -1 for _, group in plan.groups)):
         broken(
             "header", f"parameter `group` of `{kernel.name}` is neither one of its groups nor that of the other side"
         )
     for matrix, (name, group) in zip(wide, plan.groups):
-        n, k = matrix.n_padded, matrix.k.padded
+        k = matrix.k.padded
         if group < 0 or (group or -1) not in kernel.accepts.groups:
             broken("header", f"kernel `{kernel.name}` does not take group {group} of `{name}`")
-        if not any(n % tile.n == 0 and k % tile.k == 0 for tile in kernel.accepts.tiles):
-            broken("header", f"`{name}` of {n} x {k} fits no tile of kernel `{kernel.name}`")
         if group and k % group and k > group:
             broken("header", f"k of `{name}` is padded to {k}, no multiple of group {group}")
+    _named(plan, source, wide)
+    _tiled(plan, kernel, wide)
+
+
+def _named(plan: Plan, source: Side, wide: Sequence[Matrix]) -> None:
+    stored = [stored_group(source, matrix) if source.mode != "padded" else 0 for matrix in wide]
+    choice = named(wide, [group for _, group in plan.groups], stored)
+    if plan.choice != choice:
+        broken("header", f"what serves the module so is called `{choice}`, one of: {', '.join(CHOICES)}")
+
+
+def _tiled(plan: Plan, kernel: Kernel, wide: Sequence[Matrix]) -> None:
+    if [name for name, _, _ in plan.tiles] != [matrix.name for matrix in wide]:
+        broken("header", "the tile families are not one per matrix of a kernel, in their order")
+    families = [(tile.n, tile.k) for tile in kernel.accepts.tiles]
+    for matrix, (_, n, k) in zip(wide, plan.tiles):
+        if (n, k) not in families or matrix.n_padded % n or matrix.k.padded % k:
+            size = f"{matrix.n_padded} x {matrix.k.padded}"
+            broken("header", f"`{matrix.name}` of {size} does not fit tiles of {n} x {k} of kernel `{kernel.name}`")
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
@@ -248,20 +301,22 @@ def _pairs(
     plan: Plan, module: Module, source: Side, target: Side, found: Sequence[Matrix], wide: Sequence[Matrix]
 ) -> Iterable[Pair]:
     groups = dict(plan.groups)
+    tight = module.tight is not None and bool(module.tight.evaluate(params_of(plan.module)))
     for at, (cut, padded) in enumerate(zip(found, wide)):
         group = groups.get(cut.name)
         target_holds = (padded, group) if target.mode == "padded" else (cut, None)
         source_holds = (cut, None)
         if source.mode == "padded":
-            source_holds = (padded, group) if target.mode == "local" else _as_source(source, found, at)
+            source_holds = (padded, group) if target.mode == "local" else _as_source(source, found, at, tight)
         yield Pair(padded, _by_role(tensors(source, *source_holds)), _by_role(tensors(target, *target_holds)))
 
 
-def _as_source(source: Side, found: Sequence[Matrix], at: int) -> tuple[Matrix, int]:
+def _as_source(source: Side, found: Sequence[Matrix], at: int, tight: bool) -> tuple[Matrix, int]:
     """A matrix as a kernel holds it whose tensors become another kernel's: padded by its own rule."""
     assert isinstance(source.format, Kernel)
     group = max(int(source.params.get("group", -1)), 0)
-    return pad(source.format, source.params, found, [group] * len(found))[at], group
+    groups = [group] * len(found)
+    return cheapest(source.format, source.params, found, groups, [0] * len(found), tight)[at].matrix, group
 
 
 def _by_role(found: Sequence[Stored]) -> dict[str, tuple[Stored, ...]]:
@@ -302,7 +357,7 @@ def _outputs(given: Given) -> None:
             outputs += [TensorInfo.of(t, count) for t in alone]
             passed += [(t.name, t.name) for t in alone]
         order = given.orders[pair.matrix.name]
-        if order is not None and given.seen(pair.matrix.k.axis):
+        if order is not None and pair.matrix.k.seen:
             name, length = f"{pair.matrix.name}.k_perm", pair.matrix.k.length
             outputs.append(TensorInfo(name, "k_perm", ("int32",), "int32", length, (length,), count, False))
             passed.append((order.name, name))

@@ -65,6 +65,10 @@ def complete(
 ) -> None:
     """Law `complete` on one rank: moves bring each element of the parts along n once, each move all of k."""
     low, high = k or (0, pair.matrix.k.length)
+    if high == low or not any(pair.matrix.n[part].length for part in parts):
+        if moves:
+            broken("complete", "it moves what this rank does not hold", tensor)
+        return
     by_part: dict[int, list[Run]] = {part: [] for part in parts}
     for move in moves:
         in_order(move.n, parts, tensor)

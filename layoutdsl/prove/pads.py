@@ -21,12 +21,13 @@ def whole_groups(length: int, unit: int | None) -> float:
 
 class Pads:
     """The pads of one target: first those of each stretch of n without outputs, along all k; then, for all outputs,
-    those of the k from `low` on. `filled` is where pads end that are in a group with real elements."""
+    those of each of the stretches `gaps` of k. `filled` is where pads end that are in a group with real elements."""
 
-    def __init__(self, given: Given, pair: Pair, target: Stored, low: int, filled: int):
+    def __init__(self, given: Given, pair: Pair, target: Stored, gaps: Sequence[tuple[int, int]], filled: int):
         self.given, self.pair, self.target = given, pair, target
-        self.low, self.end, self.filled = low, sum(target.k_gap), filled
-        self.length = pair.matrix.k.length
+        self.gaps, self.end, self.filled = gaps, target.k_end, filled
+        k = pair.matrix.k
+        self.real = k.front + k.length if k.length else 0
         self.neutral = given.plan.habits.pads == "neutral"
 
     def prove(self, moves: Sequence[Move]) -> None:
@@ -52,8 +53,12 @@ class Pads:
                 self._fail("once", "a rank without outputs has no pads beside them")
             return
         k = [run for move in beside for run in move.k]
-        self._stands(k, k_view, (self.low, self.end), "k")
-        self._covers(k, self.low, self.end, "k")
+        for first, count in self.gaps:
+            inside = [run for run in k if first <= run.x < first + count]
+            self._stands(inside, k_view, (first, first + count), "k")
+            self._covers(inside, first, first + count, "k")
+        if any(not any(first <= run.x < first + count for first, count in self.gaps) for run in k):
+            self._fail("once", "a pad along k stands where there is a real element")
 
     def _fail(self, law: str, message: str) -> NoReturn:
         broken(law, message, self.target.name)
@@ -124,16 +129,19 @@ class Pads:
         zero, code = self.pair.first("target", "zero_point"), self.target.code
         if zero is None or self.neutral or code.kind != "integer" or not code.needs_zero_point:
             return False
-        return low < whole_groups(self.length, zero.k_unit)
+        return low < whole_groups(self.real, zero.k_unit)
 
     def _outer_reason(self, low: int, high: int) -> str:
         """Why a pad along k that is not 0 is harmless all the same."""
         scale = self.pair.first("target", "scale")
-        real = whole_groups(self.length, scale.k_unit) if scale is not None else 0
+        real = whole_groups(self.real, scale.k_unit) if scale is not None and self.real else 0
         if low >= real:
             return "scale"
         if high >= real:
             self._fail("neutral", f"the pad at k {low} to {high} is partly beyond the real scales")
-        if not self.given.seen(self.pair.matrix.k.axis) and self.given.module.activation != "zero":
+        k = self.pair.matrix.k
+        if not k.seen and self.given.module.activation != "zero":
             self._fail("neutral", "its input need not be zero: the module's activation may not map zero to zero")
+        if k.seen and low < k.front + k.widest and high > k.front:
+            self._fail("neutral", "its input need not be zero: other ranks hold inputs there")
         return "input"

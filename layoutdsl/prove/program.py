@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from layoutdsl import laws
@@ -56,9 +57,8 @@ class _Prover:
         else:
             self._moved(brought, target.role, program.sources)
         self._operands()
-        filled = self._filled()
-        low = filled if program.fill is not None else target.k_gap[0]
-        Pads(self.given, self.pair, target, low, filled).prove(pads)
+        filled, gaps = self._filled()
+        Pads(self.given, self.pair, target, gaps, filled).prove(pads)
         self._once()
 
     def _fail(self, law: str, message: str) -> NoReturn:
@@ -103,7 +103,10 @@ class _Prover:
             self._fail("meaning", "nothing is gathered along k")
         if at_k is not None:
             views = dict.fromkeys(View(Chain(()), base=view.at(at_k)) for view in views)
-        for view in dict.fromkeys(self.target.view(part)[1] for part in parts):
+        targets = dict.fromkeys(self.target.view(part)[1] for part in parts)
+        if at_k is not None:  # pads are counted from the first stored element
+            targets = dict.fromkeys(View(view.chain) for view in targets)
+        for view in targets:
             stand(move.k, view, laws.DST, self.target.name, "k")
         for view in views:
             stand(move.k, view, laws.SRC, self.target.name, "k")
@@ -167,30 +170,42 @@ class _Prover:
 
     # neutral ----------------------------------------------------------------------------------------------------------
 
-    def _filled(self) -> int:
-        """Where along k the pads end that repeat their group's zero point; they begin where the real elements end."""
-        fill, end = self.program.fill, self._zero_end()
-        where = f"k {self.length} to {end - 1}"
-        if end == self.length or "zero_point" not in self.pair.source:
+    def _filled(self) -> tuple[int, list[tuple[int, int]]]:
+        """Where pads end that lie in a group with a zero point of its own, and the pads along k that no fill makes."""
+        fill, end, gaps = self.program.fill, self._zero_end(), self.target.k_gaps
+        beside = [(first, min(first + count, end) - first) for first, count in gaps if first < end]
+        outputs = any(self.pair.matrix.n[part].length for part in self.target.parts)
+        if not beside or not outputs or "zero_point" not in self.pair.source:
             if fill is not None:
                 self._fail("neutral", "there is no group whose zero point its pads could repeat")
-            return end
+            return end, list(gaps)
         if fill is None:
+            first, count = beside[0]
+            where = f"k {first} to {first + count - 1}"
             self._fail("neutral", f"{where} lies in a group with a zero point, which its pads must repeat")
         if fill.role != "zero_point":
             self._fail("neutral", "pads repeat a zero point")
-        complete(self.given, self.pair, fill.moves, self.target.parts, self.target.name, (self.length, end))
-        # They are below the end of the target's groups that hold real elements, and those lie inside the source's: so
-        # the group of such a pad is that of the last real element.
-        self._operand(fill, at_k=self.length - 1)
-        return end
+        # They share the target's groups with real elements, and those lie inside the source's: so the group of such a
+        # pad is that of the real element that is nearest.
+        moves: list[Move] = []
+        for first, count in beside:
+            inside = [move for move in fill.moves if move.k and first <= move.k[0].x < first + count]
+            complete(self.given, self.pair, inside, self.target.parts, self.target.name, (first, first + count))
+            nearest = 0 if first < self.pair.matrix.k.front else self.length - 1
+            self._operand(replace(fill, moves=tuple(inside)), at_k=nearest)
+            moves += inside
+        if len(moves) != len(fill.moves):
+            self._fail("neutral", "pads are filled where a real element stands")
+        taken = dict(beside)
+        left = [(first + taken.get(first, 0), count - taken.get(first, 0)) for first, count in gaps]
+        return end, [gap for gap in left if gap[1]]
 
     def _zero_end(self) -> int:
-        """Where along k the target's own zero points of real weights end, if pads must follow them."""
-        zero = self.pair.first("target", "zero_point")
+        """Where along k the groups of real weights end whose zero points pads must follow; 0: there are none."""
+        zero, k = self.pair.first("target", "zero_point"), self.pair.matrix.k
         follows = (
             self.target.role == "codes" and self.target.code.kind == "integer" and self.neutral and self.given.pads
         )
-        if zero is None or not follows:
-            return self.length
-        return int(min(sum(self.target.k_gap), whole_groups(self.length, zero.k_unit)))
+        if zero is None or not follows or not k.length:
+            return 0
+        return int(min(self.target.k_end, whole_groups(k.front + k.length, zero.k_unit)))

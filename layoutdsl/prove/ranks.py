@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from layoutdsl import laws
@@ -10,6 +11,22 @@ from layoutdsl.layout import View, runs
 from layoutdsl.plan import Plan, Program
 from layoutdsl.prove.given import Given, Pair, broken
 from layoutdsl.resolve import Stored
+
+SHARED = (
+    "source",
+    "target",
+    "module",
+    "only",
+    "sizes",
+    "grains",
+    "choice",
+    "groups",
+    "tiles",
+    "places",
+    "sharded",
+    "habits",
+)
+"""What the plans of all ranks have in common."""
 
 
 def prove_across(plans: Sequence[Given]) -> None:
@@ -29,11 +46,13 @@ def _are_all_ranks(plans: Sequence[Plan]) -> None:
         broken("complete", "no plan is given")
     first = plans[0]
     for plan in plans:
-        for field in ("source", "target", "module", "sizes", "sharded", "habits"):
+        for field in SHARED:
             if getattr(plan, field) != getattr(first, field):
                 broken(
                     "complete", f"the plans of rank {first.ranks.rank} and {plan.ranks.rank} differ in their {field}"
                 )
+        if [extent.padded for extent in plan.extents] != [extent.padded for extent in first.extents]:
+            broken("complete", f"rank {first.ranks.rank} and {plan.ranks.rank} are padded to different extents")
         if (plan.ranks.tp, plan.ranks.ep) != (first.ranks.tp, first.ranks.ep):
             broken("complete", f"a plan of {plan.ranks.tp} x {plan.ranks.ep} ranks stands among those of others")
     have = sorted((plan.ranks.rank, plan.ranks.ep_rank) for plan in plans)
@@ -47,17 +66,32 @@ def _complete(plans: Sequence[Given], at: int, source: str) -> None:
     expert = Point(pow(z.z, 3, PRIME))
     found = 0
     for given in plans:
-        _, start, count = given.plan.experts
-        found += _read(given.plan.programs[at], source, z) * expert.power(start) * expert.series(1, max(count, 1))
+        read = _read(given.plan.programs[at], source, z)
+        if not given.plan.experts[0]:
+            found += read
+        for one in given.plan.source_experts:
+            found += read * expert.power(one)
     output = plans[0].plan.programs[at].output
     pair = next(pair for pair in plans[0].pairs if any(t.name == output for held in pair.target.values() for t in held))
     tensor = next(tensor for held in pair.source.values() for tensor in held if tensor.name == source)
-    replicas = plans[0].plan.replicas
-    wanted = _stored(plans[0], at, pair, tensor) * expert.series(1, max(plans[0].plan.experts[0], 1)) * replicas
+    often = _places(plans)
+    wanted = _stored(plans[0], at, pair, tensor)
+    wanted *= sum(often[one] * expert.power(one) for one in often) if often else 1
     if tensor.role == "bias" and pair.matrix.k.cut:
-        wanted = wanted * pow(plans[0].plan.ranks.tp, -1, PRIME)  # it stands on rank 0 alone, which reads it once
+        k = pair.matrix.k  # it stands on rank 0 alone, which reads it once
+        wanted = wanted * k.length * pow(k.size, -1, PRIME)
     if (found - wanted) % PRIME:
-        broken("complete", f"the ranks together do not read `{source}` exactly {replicas} times for `{output}`")
+        broken("complete", f"the ranks together do not read `{source}` as often as the plans say, for `{output}`")
+
+
+def _places(plans: Sequence[Given]) -> dict[int, int]:
+    """Expert -> how many places it has in one tensor-parallel rank's experts; every one has some."""
+    total, tp = plans[0].plan.experts[0], plans[0].plan.ranks.tp
+    found = Counter(expert for given in plans for expert in given.plan.source_experts) if total else Counter()
+    for expert in range(total):
+        if not found[expert]:
+            broken("complete", f"no rank holds expert {expert}")
+    return {expert: count // tp for expert, count in found.items()}
 
 
 def _read(program: Program, source: str, z: Point) -> int:
@@ -78,9 +112,10 @@ def _stored(given: Given, at: int, pair: Pair, tensor: Stored) -> int:
     along_n = 0
     for part in tensor.parts:
         stretch, view = pair.matrix.n[part], tensor.view(part)[0]
+        held = min(stretch.held(given.plan.ranks.tp), k.held(given.plan.ranks.tp))
         if any(move.gather_n for move in data):
-            along_n += z.series(1, stretch.size)
+            along_n += z.series(1, stretch.size) * held
             continue
         whole = View(view.chain, view.offset - view.step * stretch.start, view.step, view.base)
-        along_n += z.total(runs(stretch.size, whole, None), laws.DST)
+        along_n += z.total(runs(stretch.size, whole, None), laws.DST) * held
     return along_n * along_k

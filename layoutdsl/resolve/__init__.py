@@ -1,18 +1,45 @@
 """A spec plus numbers: parameters, ranks, padding, and where each tensor's elements stand.
 
-This is the only stage that sees sizes from outside: `params` binds a spec's parameters, `matrices` cuts a module for
-one rank, `tensors` lays a format's tensors over a matrix, `padding` fits a matrix to a kernel.
+This is the only stage that sees sizes from outside: `params` binds a spec's parameters, `cuts` and `matrices` cut
+a module for one rank, `tensors` lays a format's tensors over a matrix, `padding` fits a matrix to a kernel.
 """
 
-from layoutdsl.resolve import padding as _padding
 from layoutdsl.resolve import tensors as _tensors
-from layoutdsl.resolve.matrices import Grains, Matrix, Ranks, Sizes, Stretch, dealt, matrices, with_extents
-from layoutdsl.resolve.padding import group_of, groups_nest, pad, padded_to, stored_bytes, taken
+from layoutdsl.resolve.cuts import Cut, dealt
+from layoutdsl.resolve.matrices import (
+    Grains,
+    Matrix,
+    Ranks,
+    Sizes,
+    Stretch,
+    held_matrices,
+    matrices,
+    with_defaults,
+    with_extents,
+)
+from layoutdsl.resolve.padding import (
+    CHOICES,
+    Fit,
+    cheapest,
+    fits,
+    groups_nest,
+    groups_of,
+    named,
+    stored_bytes,
+    stored_group,
+    taken,
+    tile_of,
+    widened,
+    worth,
+)
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, bind
 from layoutdsl.resolve.tensors import Side, Stored, tensors
 
 __all__ = [
+    "CHOICES",
     "MAX_EXTENT",
+    "Cut",
+    "Fit",
     "Grains",
     "Matrix",
     "Ranks",
@@ -22,21 +49,27 @@ __all__ = [
     "Stored",
     "Stretch",
     "bind",
+    "cheapest",
     "dealt",
+    "fits",
     "forget",
-    "group_of",
     "groups_nest",
+    "groups_of",
+    "held_matrices",
     "matrices",
-    "pad",
-    "padded_to",
+    "named",
     "stored_bytes",
+    "stored_group",
     "taken",
     "tensors",
+    "tile_of",
+    "widened",
+    "with_defaults",
     "with_extents",
+    "worth",
 ]
 
 
 def forget() -> None:
-    """Empty the memory of resolved tensors and paddings."""
+    """Empty the memory of resolved tensors."""
     _tensors._KNOWN.clear()
-    _padding._PADDED.clear()

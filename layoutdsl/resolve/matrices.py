@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from layoutdsl import model
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.grammar import Template, parse_names
 from layoutdsl.model import Module
+from layoutdsl.resolve.cuts import Cut, dealt
 from layoutdsl.resolve.params import MAX_EXTENT, Scope
 
 
@@ -25,39 +27,47 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one rank holds of an axis (or of one part's axis): [start, start + length) of `size`, stored as `padded`.
-
-    `ranks` share the axis at multiples of `grain`; `widest` is the most that one of them holds.
-    """
+    """What one rank holds of an axis (or of one part's axis): [start, start + length) of `size`, stored as `padded`,
+    of which the first `front` hold nothing. `seen`: the axis is visible outside the module."""
 
     axis: str
     size: int
     start: int
     length: int
     padded: int
-    ranks: int = 1
-    grain: int = 0
+    front: int = 0
+    seen: bool = False
+    shared: Cut | None = None
 
     @property
     def cut(self) -> bool:
-        return self.ranks > 1
+        return self.shared is not None
 
     @property
     def widest(self) -> int:
-        return dealt(self.size, self.ranks, 0, self.grain)[1] if self.cut else self.length
+        """The most that one rank holds."""
+        return self.shared.widest if self.shared else self.length
 
-    def all(self) -> Iterator[tuple[int, int]]:
-        """(start, length) of every rank."""
-        if not self.cut:
-            yield self.start, self.length
-            return
-        for rank in range(self.ranks):
-            yield dealt(self.size, self.ranks, rank, self.grain)
+    @property
+    def rest(self) -> int:
+        """What is stored beyond the widest rank's elements."""
+        return self.padded - self.front - self.widest
+
+    def held(self, ranks: int) -> int:
+        """How many of `ranks` tensor-parallel ranks hold each element."""
+        return self.shared.held if self.shared else ranks
+
+    def all(self) -> tuple[tuple[int, int], ...]:
+        """(start, length) of every rank, each once."""
+        return self.shared.all() if self.shared else ((self.start, self.length),)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix of the module on one rank. `n` has a stretch per part, `n_padded` is the extent of all, padded."""
+    """One matrix of the module on one rank. `n` has a stretch per part, `n_padded` is the extent of all, padded.
+
+    Parts that are padded once, at the tail of all, are each stored as wide as the widest rank's.
+    """
 
     name: str
     parts: tuple[str, ...]
@@ -87,26 +97,44 @@ Grains = Mapping[str, int]
 """Axis -> what ranks cut it at multiples of. Where an axis has none, ranks hold equal shares."""
 
 
-def dealt(size: int, count: int, rank: int, grain: int) -> tuple[int, int]:
-    """(start, length) of a rank's share: whole grains, as even as can be, the first ranks one more; the last grain may
-    be short.
+def with_defaults(module: Module, sizes: Sizes) -> dict[str, int | tuple[int, ...]]:
+    """Sizes of all axes: an axis without one has that of another, where the module says so."""
+    found = dict(sizes)
+    for axis, other in module.default.items():
+        if axis not in found and other in found:
+            found[axis] = found[other]
+    return found
 
-        >>> [dealt(100, 3, rank, 16) for rank in range(3)]    # 7 grains
-        [(0, 48), (48, 32), (80, 20)]
-    """
-    if not grain:
-        return rank * (size // count), size // count
-    each, more = divmod(-(-size // grain), count)
-    first = rank * each + min(rank, more)
-    start, end = (min(at * grain, size) for at in (first, first + each + (rank < more)))
-    return start, end - start
+
+def held_matrices(module: Module, params: Scope, only: Sequence[str] = ()) -> dict[str, model.Matrix]:
+    """The matrices that the module has with these parameters, or `only` some of them."""
+    found = {
+        name: matrix for name, matrix in module.matrices.items() if matrix.when is None or matrix.when.evaluate(params)
+    }
+    for name in only:
+        if name not in found:
+            raise LayoutError(
+                f"module `{module.name}` has no matrix `{name}`",
+                code="LP113",
+                name="unknown-matrix",
+                help=did_you_mean(name, found) or f"its matrices: {', '.join(found)}",
+            )
+    return {name: matrix for name, matrix in found.items() if not only or name in only}
 
 
 def matrices(
-    module: Module, params: Scope, sizes: Sizes, ranks: Ranks, grains: Grains | None = None
+    module: Module,
+    params: Scope,
+    sizes: Sizes,
+    ranks: Ranks,
+    grains: Grains | None = None,
+    *,
+    only: Sequence[str] = (),
+    places: int = 0,
 ) -> tuple[Matrix, ...]:
-    """The module's matrices on one rank, not yet padded."""
-    grains = grains or {}
+    """The module's matrices on one rank, not yet padded. places: how many ranks share for experts, where some experts
+    have several."""
+    sizes = with_defaults(module, sizes)
     _check_ranks(ranks)
     cut_by = {kind: template.fill(params) for kind, template in module.ranks.items()}
     for kind, axis in cut_by.items():
@@ -125,59 +153,123 @@ def matrices(
             name="ranks",
             help="leave out --ep",
         )
-    experts = None
-    if module.experts:
-        cut = _cut(module.experts, _whole(module.experts, sizes), ranks.ep, ranks.ep_rank, "expert-parallel", 1)
-        experts = (cut.size, cut.start, cut.length)
-    found: list[Matrix] = []
-    for name, matrix in module.matrices.items():
-        parts = matrix.parts
-        if isinstance(parts, Template):
-            parts = parse_names(parts.fill(params))
-        widths = sizes[matrix.n]
+    held = held_matrices(module, params, only)
+    resolver = _Resolver(module, params, sizes, ranks, grains or {}, cut_by.get("tp", "none"), held)
+    experts = _experts(module, sizes, ranks, places)
+    return tuple(resolver.matrix(name, matrix, experts) for name, matrix in held.items())
+
+
+def _experts(module: Module, sizes: Sizes, ranks: Ranks, places: int) -> tuple[int, int, int] | None:
+    if not module.experts:
+        return None
+    total = _whole(module.experts, sizes)
+    count = places or total
+    if count < ranks.ep:
+        raise LayoutError(
+            f"axis `{module.experts}` has {count} experts, too few for {ranks.ep} expert-parallel ranks",
+            code="LP120",
+            name="uneven-cut",
+            help=f"{count} ranks can share them",
+        )
+    return (total, *dealt(count, ranks.ep, ranks.ep_rank, 1))
+
+
+class _Resolver:
+    """Cuts matrices for one rank."""
+
+    def __init__(
+        self,
+        module: Module,
+        params: Scope,
+        sizes: Sizes,
+        ranks: Ranks,
+        grains: Grains,
+        tp: str,
+        held: Mapping[str, model.Matrix],
+    ):
+        self.module, self.params, self.sizes = module, params, sizes
+        self.ranks, self.grains, self.tp = ranks, grains, tp
+        absent = [matrix for name, matrix in module.matrices.items() if name not in held]
+        self.seen = {*module.visible, *(axes[0] for matrix in absent for axes in _products(matrix))}
+
+    def matrix(self, name: str, matrix: model.Matrix, experts: tuple[int, int, int] | None) -> Matrix:
+        n = self._outputs(name, matrix)
+        k = self._stretch(matrix.k, self._size(matrix.k))
+        pad = matrix.pad if len(n) > 1 else "part"
+        parts = self._parts(matrix)
+        total = sum(stretch.padded for stretch in n)
+        return Matrix(name, parts, n, k, pad, total, experts, not k.cut or self.ranks.rank == 0)
+
+    def _parts(self, matrix: model.Matrix) -> tuple[str, ...]:
+        if isinstance(matrix.n, dict):
+            return tuple(matrix.n)
+        if isinstance(matrix.parts, Template):
+            return tuple(parse_names(matrix.parts.fill(self.params)))
+        return tuple(matrix.parts)
+
+    def _outputs(self, name: str, matrix: model.Matrix) -> tuple[Stretch, ...]:
+        if isinstance(matrix.n, dict):
+            return tuple(self._stretch(axes, self._size(axes), part) for part, axes in matrix.n.items())
+        parts = self._parts(matrix)
+        widths = self.sizes[matrix.n[0]] if len(matrix.n) == 1 else self._size(matrix.n)
         if isinstance(widths, tuple) and len(widths) != max(len(parts), 1):
             has = f"{len(parts)} parts ({', '.join(parts)})" if parts else "one part"
             raise LayoutError(
-                f"size `{matrix.n}` has {len(widths)} widths, `{name}` has {has}",
+                f"size `{matrix.n[0]}` has {len(widths)} widths, `{name}` has {has}",
                 code="LP111",
                 name="sizes",
-                help=f"state one width per part, as in {matrix.n}=" + ",".join(["64"] * max(len(parts), 1)),
+                help=f"state one width per part, as in {matrix.n[0]}=" + ",".join(["64"] * max(len(parts), 1)),
             )
         if isinstance(widths, int) and matrix.pad == "tail" and len(parts) > 1:
             raise LayoutError(
-                f"size `{matrix.n}` is one number, but the parts of `{name}` ({', '.join(parts)}) may differ in width",
+                f"size `{matrix.n[0]}` is one number, but the parts of `{name}` ({', '.join(parts)}) may differ in "
+                "width",
                 code="LP111",
                 name="sizes",
-                help=f"state one width per part, as in {matrix.n}=" + ",".join([str(widths)] * len(parts)),
+                help=f"state one width per part, as in {matrix.n[0]}=" + ",".join([str(widths)] * len(parts)),
             )
         if isinstance(widths, int):
             widths = (widths,) * max(len(parts), 1)
-        tp = {axis: ranks.tp for kind, axis in cut_by.items() if kind == "tp"}
-        n = tuple(
-            _cut(matrix.n, width, tp.get(matrix.n, 1), ranks.rank, "tensor-parallel", grains.get(matrix.n, 0), part)
-            for width, part in zip(widths, parts or ("",))
-        )
-        k = _cut(
-            matrix.k,
-            _whole(matrix.k, sizes),
-            tp.get(matrix.k, 1),
-            ranks.rank,
-            "tensor-parallel",
-            grains.get(matrix.k, 0),
-        )
-        found.append(
-            Matrix(
-                name,
-                tuple(parts),
-                n,
-                k,
-                matrix.pad,
-                sum(s.length for s in n),
-                experts,
-                not k.cut or ranks.rank == 0,
+        return tuple(self._stretch(matrix.n, width, part) for width, part in zip(widths, parts or ("",)))
+
+    def _size(self, axes: Sequence[str]) -> int:
+        return math.prod(_whole(axis, self.sizes) for axis in axes)
+
+    def _stretch(self, axes: Sequence[str], size: int, part: str = "") -> Stretch:
+        axis, seen = axes[0], axes[0] in self.seen
+        cut = self._cut(axes, size)
+        if cut is None:
+            return Stretch(axis, size, 0, size, size, seen=seen)
+        if not cut.grain and not cut.groups and size % cut.ranks:
+            raise _uneven(axis, size, cut.ranks, part)
+        start, length = cut.share(self.ranks.rank)
+        return Stretch(axis, size, start, length, length, seen=seen, shared=cut)
+
+    def _cut(self, axes: Sequence[str], size: int) -> Cut | None:
+        """How ranks share an axis: what is counted in things that stay whole is dealt, one thing at a time."""
+        axis, count = axes[0], self.ranks.tp
+        serving, served = next(((a, b) for a, b in self.module.serves.items() if axis in (a, b)), ("", ""))
+        if count == 1 or self.tp not in (axis, served):
+            return None
+        each = math.prod(_whole(other, self.sizes) for other in axes[1:])
+        grain = self.grains.get(axis, 1 if len(axes) > 1 else 0) * each
+        if not serving:
+            return Cut(count, size, grain)
+        groups, things = _whole(serving, self.sizes), _whole(served, self.sizes)
+        if things % groups:
+            raise LayoutError(
+                f"`{self.module.name}` has {things} {self.module.axes[served]} for {groups} "
+                f"{self.module.axes[serving]}, which do not serve equally many",
+                code="LP112",
+                name="groups",
+                help=f"`{served}` must be a multiple of `{serving}`",
             )
-        )
-    return tuple(found)
+        return Cut(count, size, grain or each, groups, things // groups, copied=axis == serving)
+
+
+def _products(matrix: model.Matrix) -> Iterator[Sequence[str]]:
+    yield from matrix.n.values() if isinstance(matrix.n, dict) else [matrix.n]
+    yield matrix.k
 
 
 def _check_ranks(ranks: Ranks) -> None:
@@ -233,33 +325,22 @@ def _whole(axis: str, sizes: Sizes) -> int:
     return size
 
 
-def _cut(axis: str, size: int, count: int, rank: int, kind: str, grain: int, part: str = "") -> Stretch:
-    if size % count and not grain:
-        of = f" of part `{part}`" if part else ""
-        low = [divisor for divisor in range(1, math.isqrt(size) + 1) if size % divisor == 0]
-        fits = max(divisor for divisor in (*low, *(size // other for other in low)) if divisor <= count)
-        raise LayoutError(
-            f"axis `{axis}`{of} has {size} elements, which {count} {kind} ranks do not divide evenly",
-            code="LP120",
-            name="uneven-cut",
-            help=f"{fits} ranks divide it",
-        )
-    if count > 1 and not dealt(size, count, count - 1, grain)[1]:
-        least = f", dealt in {grain} at once" if grain > 1 else ""
-        raise LayoutError(
-            f"axis `{axis}` has {size} elements{least}, too few for {count} {kind} ranks",
-            code="LP120",
-            name="uneven-cut",
-            help=f"{-(-size // max(grain, 1))} ranks can share it",
-        )
-    start, length = dealt(size, count, rank if count > 1 else 0, grain)
-    return Stretch(axis, size, start, length, length, count, grain if count > 1 else 0)
+def _uneven(axis: str, size: int, count: int, part: str) -> LayoutError:
+    of = f" of part `{part}`" if part else ""
+    low = [divisor for divisor in range(1, math.isqrt(size) + 1) if size % divisor == 0]
+    fits = max(divisor for divisor in (*low, *(size // other for other in low)) if divisor <= count)
+    return LayoutError(
+        f"axis `{axis}`{of} has {size} elements, which {count} tensor-parallel ranks do not divide evenly",
+        code="LP120",
+        name="uneven-cut",
+        help=f"{fits} ranks divide it",
+    )
 
 
 def with_extents(matrix: Matrix, known: Mapping[tuple[str, str, str], Any]) -> Matrix:
     """A matrix with the padded extents that a plan records: (matrix, role, part) -> Extent."""
     parts = matrix.parts or ("",)
     n = tuple(replace(s, padded=known[matrix.name, "n", part].padded) for s, part in zip(matrix.n, parts))
-    k = replace(matrix.k, padded=known[matrix.name, "k", ""].padded)
-    total = known[matrix.name, "n", "*"].padded if matrix.pad == "tail" and len(parts) > 1 else sum(s.padded for s in n)
+    k = replace(matrix.k, padded=known[matrix.name, "k", ""].padded, front=known[matrix.name, "k", ""].front)
+    total = known[matrix.name, "n", "*"].padded if matrix.pad == "tail" else sum(s.padded for s in n)
     return replace(matrix, n=n, k=k, n_padded=total)

@@ -1,10 +1,15 @@
-"""What a kernel makes of a matrix: its group along k, and the padded extents with the fewest stored bytes."""
+"""What a kernel makes of matrices: the groups it may read each with, and the padded extents that its tiles allow.
+
+A rank whose first elements end a group of the checkpoint is padded in front, so that all later borders of groups fall
+on borders of the kernel's. Only an axis seen outside is cut so; inside a module ranks are cut where groups end.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Kernel, Tile
@@ -12,98 +17,95 @@ from layoutdsl.resolve.matrices import Matrix
 from layoutdsl.resolve.params import Scope
 from layoutdsl.resolve.tensors import Side, tensors
 
-_PADDED: dict[tuple, tuple[Kernel, tuple[Matrix, ...]]] = {}
-_MOST_KNOWN = 4096
+CHOICES = ("even", "finer groups", "uneven", "one group a rank", "front pad")
+"""How a module is served, the plainest first."""
 
 
-def pad(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
-    """The matrices padded to the kernel's tiles: of all tile families, the fewest stored bytes."""
-    key = (id(kernel), tuple(params.items()), tuple(found), tuple(groups))
-    if key not in _PADDED:
-        if len(_PADDED) >= _MOST_KNOWN:
-            _PADDED.clear()
-        _PADDED[key] = kernel, _cheapest(kernel, params, found, groups)
-    return _PADDED[key][1]
+@dataclass(frozen=True)
+class Fit:
+    """A matrix as a kernel takes it: padded, its group along k (0: one group) and its tile family."""
+
+    matrix: Matrix
+    group: int
+    tile: Tile
+
+    @property
+    def duties(self) -> int:
+        """How many a caller has around this matrix: an input to pad, an output to slice."""
+        m = self.matrix
+        return (m.k.seen and (m.k.front or m.k.rest) > 0) + (m.n[0].seen and m.n_padded > m.n_widest)
 
 
-def _cheapest(kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int]) -> tuple[Matrix, ...]:
-    choices: dict[tuple[int, ...], tuple[Mapping[str, int], tuple[Tile, ...]]] = {}
-    for tiles in _product([kernel.accepts.tiles] * len(found)):
-        multiples: dict[str, int] = {}
-        for matrix, tile, group in zip(found, tiles, groups):
-            multiples[matrix.k.axis] = math.lcm(multiples.get(matrix.k.axis, 1), tile.k, max(group, 1))
-            if matrix.pad == "part":
-                share = tile.n // math.gcd(tile.n, len(matrix.n))
-                multiples[matrix.n[0].axis] = math.lcm(multiples.get(matrix.n[0].axis, 1), share)
-        extents = tuple(e for matrix, tile in zip(found, tiles) for e in _padded_extents(matrix, multiples, tile.n))
-        choices.setdefault(extents, (multiples, tiles))
-    # A choice that another one undercuts or equals in every extent cannot store less.
-    least = [e for e in choices if not any(o != e and all(map(int.__le__, o, e)) for o in choices)]
-    made = [tuple(padded_to(m, choices[e][0], tile.n) for m, tile in zip(found, choices[e][1])) for e in least]
-    if len(made) == 1:
-        return made[0]
-    known: dict[tuple[Matrix, int], int] = {}
-
-    def cost(padded: tuple[Matrix, ...]) -> tuple[int, int]:
-        for key in zip(padded, groups):
-            if key not in known:
-                known[key] = stored_bytes(kernel, params, *key)
-        return sum(known[key] for key in zip(padded, groups)), sum(
-            matrix.n_padded + matrix.k.padded for matrix in padded
-        )
-
-    return min(made, key=cost)
-
-
-def _padded_extents(matrix: Matrix, multiples: Mapping[str, int], n_tile: int) -> tuple[int, ...]:
-    k = _up(matrix.k.widest, multiples[matrix.k.axis])
-    if matrix.pad == "tail":
-        return k, _up(matrix.n_widest, n_tile)
-    return k, *(_up(s.widest, multiples[s.axis]) for s in matrix.n)
-
-
-def _product(choices: Sequence[Sequence]) -> Iterator[tuple]:
-    if not choices:
-        yield ()
-        return
-    for first in choices[0]:
-        for rest in _product(choices[1:]):
-            yield (first, *rest)
-
-
-def padded_to(matrix: Matrix, multiples: Mapping[str, int], n_tile: int) -> Matrix:
-    k = replace(matrix.k, padded=_up(matrix.k.widest, multiples.get(matrix.k.axis, 1)))
-    if matrix.pad == "tail":
-        return replace(matrix, k=k, n_padded=_up(matrix.n_widest, n_tile))
-    n = tuple(replace(s, padded=_up(s.widest, multiples.get(s.axis, 1))) for s in matrix.n)
-    return replace(matrix, n=n, k=k, n_padded=sum(s.padded for s in n))
-
-
-def _up(value: int, multiple: int) -> int:
+def up(value: int, multiple: int) -> int:
+    """The least multiple that is not less."""
     return -(-value // multiple) * multiple
 
 
-def stored_bytes(kernel: Kernel, params: Scope, matrix: Matrix, group: int) -> int:
-    """Bytes of all tensors of one matrix as the kernel stores them, all experts of the rank together."""
-    experts = matrix.experts[2] if matrix.experts else 1
-    total = 0
-    for tensor in tensors(Side(kernel, params, "padded"), matrix, group):
-        total += tensor.codes * tensor.code.bits // 8 * (experts if tensor.experts == "each" else 1)
-    return total
+# --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) -> int:
-    """The kernel's group along k of one matrix (0: one group): the one given, else the source's own.
-
-    Raises LayoutError where the kernel does not take it, or a rank's groups would not lie inside the source's.
-    """
+def stored_group(source: Side, matrix: Matrix) -> int:
+    """Inputs in a group of the source; 0: one group."""
     stored = int(source.params.get("group", -1))
-    whole = stored < 0 or stored >= matrix.k.size
-    inside = whole or all(start // stored == (start + length - 1) // stored for start, length in matrix.k.all())
+    return stored if 0 < stored < matrix.k.size else 0
+
+
+def front_of(start: int, length: int, group: int, stored: int) -> int:
+    """How many places a rank leaves empty in front, so that borders of stored groups are those of the kernel's."""
+    if not group or not stored:
+        return 0
+    border = up(start, stored)
+    return (start - border) % group if border < start + length else 0
+
+
+def fronts(matrix: Matrix, group: int, stored: int) -> list[int]:
+    """The same for every rank that holds something."""
+    return [front_of(start, length, group, stored) for start, length in matrix.k.all() if length]
+
+
+def is_inside(matrix: Matrix, stored: int) -> bool:
+    """Whether each rank's inputs lie inside one group of the source."""
+    return not stored or all(
+        start // stored == (start + length - 1) // stored for start, length in matrix.k.all() if length
+    )
+
+
+def groups_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) -> tuple[int, ...]:
+    """The groups along k with which the kernel may read a matrix (0: one group), the source's own first; only the one
+    given, where one is. Raises LayoutError where there is none."""
+    stored = stored_group(source, matrix)
+    if given is not None:
+        return (_group(kernel, matrix, given, stored),)
+    found: list[int] = []
+    refused: LayoutError | None = None
+    for group in _wanted(kernel, matrix, int(source.params.get("group", -1)), stored):
+        try:
+            found.append(_group(kernel, matrix, group, stored))
+        except LayoutError as error:
+            refused = refused or error
+    if not found:
+        assert refused is not None
+        raise refused
+    return tuple(dict.fromkeys(found))
+
+
+def _wanted(kernel: Kernel, matrix: Matrix, own: int, stored: int) -> Iterator[int]:
     accepted = kernel.accepts.groups
-    group = given if given is not None else _own_group(accepted, stored, inside)
+    if is_inside(matrix, stored):
+        if -1 in accepted:
+            yield -1
+            return
+        yield from sorted({*accepted} & {own})
+        yield from sorted(accepted, reverse=True)
+        return
+    yield stored
+    yield from sorted((group for group in accepted if 0 < group < stored and stored % group == 0), reverse=True)
+
+
+def _group(kernel: Kernel, matrix: Matrix, group: int, stored: int) -> int:
+    """The group, 0 for one, if the kernel can read the matrix with it; else LayoutError."""
     taken(kernel, matrix, group)
-    if inside:
+    if is_inside(matrix, stored):
         return max(group, 0)
     if group < 0 or stored % group:
         raise LayoutError(
@@ -113,8 +115,8 @@ def group_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) ->
             name="groups-joined",
             help=f"the kernel's groups must divide {stored}; leave target.group out to keep them",
         )
-    if matrix.k.cut and any(start % group for start, length in matrix.k.all() if length):
-        raise _group_cut(matrix, group, [g for g in accepted if g > 0 and stored % g == 0 and matrix.k.length % g == 0])
+    if not matrix.k.seen and any(fronts(matrix, group, stored)):
+        raise _group_cut(kernel, matrix, group, stored)
     return group
 
 
@@ -151,21 +153,137 @@ def _shown(group: int) -> str:
     return "one group" if group < 0 else f"groups of {group}"
 
 
-def _own_group(accepted: Sequence[int], stored: int, inside: bool) -> int:
-    if inside and -1 in accepted:
-        return -1
-    return accepted[0] if inside and len(accepted) == 1 else stored
-
-
-def _group_cut(matrix: Matrix, group: int, finer: Sequence[int]) -> LayoutError:
+def _group_cut(kernel: Kernel, matrix: Matrix, group: int, stored: int) -> LayoutError:
     k = matrix.k
-    fits = next(c for c in range(k.size // k.length, 0, -1) if k.size % c == 0 and (c == 1 or k.size // c % group == 0))
+    assert k.shared is not None
+    at = next(start for start, length in k.all() if front_of(start, length, group, stored))
+    finer = [g for g in kernel.accepts.groups if g > 0 and stored % g == 0 and not any(fronts(matrix, g, stored))]
     ways = [f"target.group={max(finer)} reads them as finer groups, exactly"] if finer else []
+    fits = next(c for c in range(k.shared.ranks, 0, -1) if k.size % c == 0 and (c == 1 or k.size // c % group == 0))
     ways.append(f"{fits} tensor-parallel rank{'s keep' if fits > 1 else ' keeps'} every group whole")
     return LayoutError(
-        f"`{matrix.name}`: {k.size // k.length} tensor-parallel ranks cut axis `{k.axis}` of {k.size} elements "
-        f"through a group of {group}: each holds {k.length}",
+        f"`{matrix.name}`: {k.shared.ranks} tensor-parallel ranks cut axis `{k.axis}` of {k.size} elements at {at}, "
+        f"through a group of {group}",
         code="LP122",
         name="group-cut",
         help="; ".join(ways),
     )
+
+
+# --- extents ----------------------------------------------------------------------------------------------------------
+
+Shape = tuple[tuple[int, ...], int, int]
+"""Padded: n of each part, n of all, k."""
+
+
+def worth(kernel: Kernel, matrix: Matrix, groups: Sequence[int], stored: int) -> list[int]:
+    """Those of the groups, coarsest first, with which k is padded less by some tile than with every coarser one."""
+    kept: dict[int, list[int]] = {}
+    for group in groups:
+        least = max(fronts(matrix, group, stored), default=0) + matrix.k.widest
+        extents = [up(least, math.lcm(tile.k, max(group, 1))) for tile in kernel.accepts.tiles]
+        if not any(all(map(int.__le__, other, extents)) for other in kept.values()):
+            kept[group] = extents
+    return list(kept)
+
+
+def fits(
+    kernel: Kernel, found: Sequence[Matrix], groups: Sequence[int], stored: Sequence[int], tight: bool
+) -> list[tuple[Fit, ...]]:
+    """The matrices padded to the kernel's tiles, once for each choice of tiles that no other one undercuts.
+
+    stored: the source's groups. tight: whether a matrix may be padded less along an inner axis than the next one.
+    """
+    fronted = [
+        replace(m, k=replace(m.k, front=front_of(m.k.start, m.k.length, group, own)))
+        for m, group, own in zip(found, groups, stored)
+    ]
+    least = [max(fronts(m, group, own), default=0) + m.k.widest for m, group, own in zip(found, groups, stored)]
+    shapes: dict[tuple[Shape, ...], tuple[Tile, ...]] = {}
+    for tiles in product(kernel.accepts.tiles, repeat=len(found)):
+        for joined in (False, True) if tight else (True,):
+            shapes.setdefault(_shapes(found, tiles, groups, least, joined), tiles)
+    return [
+        tuple(Fit(widened(m, *shape), group, tile) for m, shape, group, tile in zip(fronted, chosen, groups, tiles))
+        for chosen, tiles in shapes.items()
+        if not any(other != chosen and _is_within(other, chosen) for other in shapes)
+    ]
+
+
+def _is_within(one: Sequence[Shape], other: Sequence[Shape]) -> bool:
+    return all(a[1] <= b[1] and a[2] <= b[2] for a, b in zip(one, other))
+
+
+def _shapes(
+    found: Sequence[Matrix], tiles: Sequence[Tile], groups: Sequence[int], least: Sequence[int], joined: bool
+) -> tuple[Shape, ...]:
+    """The least extents with these tiles; `joined`: what one matrix writes along an inner axis the next one reads."""
+    n = [tile.n // math.gcd(tile.n, len(m.n)) if m.pad == "part" else tile.n for m, tile in zip(found, tiles)]
+    k = [math.lcm(tile.k, max(group, 1)) for tile, group in zip(tiles, groups)]
+    at_least = list(least)
+    for writes, m in enumerate(found):
+        for reads, other in enumerate(found):
+            if m.n[0].axis == other.k.axis and not m.n[0].seen:
+                if joined:
+                    n[writes] = k[reads] = math.lcm(n[writes], k[reads])
+                else:
+                    at_least[reads] = max(at_least[reads], up(m.n[0].widest, n[writes]))
+    shapes: list[Shape] = []
+    for m, multiple, k_multiple, k_least in zip(found, n, k, at_least):
+        if m.pad == "tail":
+            parts = tuple(s.widest for s in m.n)
+            shapes.append((parts, up(sum(parts), multiple), up(k_least, k_multiple)))
+        else:
+            parts = tuple(up(s.widest, multiple) for s in m.n)
+            shapes.append((parts, sum(parts), up(k_least, k_multiple)))
+    return tuple(shapes)
+
+
+def widened(matrix: Matrix, parts: Sequence[int], n: int, k: int) -> Matrix:
+    """The matrix with padded extents: of each part, of all parts, and of k."""
+    stretches = tuple(replace(s, padded=padded) for s, padded in zip(matrix.n, parts))
+    return replace(matrix, n=stretches, k=replace(matrix.k, padded=k), n_padded=n)
+
+
+def tile_of(kernel: Kernel, n: int, k: int) -> Tile | None:
+    """The first tile family that padded extents fit."""
+    return next((tile for tile in kernel.accepts.tiles if n % tile.n == 0 and k % tile.k == 0), None)
+
+
+def stored_bytes(kernel: Kernel, params: Scope, matrix: Matrix, group: int) -> int:
+    """Bytes of all tensors of one matrix as the kernel stores them, all experts of the rank together."""
+    experts = matrix.experts[2] if matrix.experts else 1
+    total = 0
+    for tensor in tensors(Side(kernel, params, "padded"), matrix, group):
+        total += tensor.codes * tensor.code.bits // 8 * (experts if tensor.experts == "each" else 1)
+    return total
+
+
+def cheapest(
+    kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int], stored: Sequence[int], tight: bool
+) -> tuple[Fit, ...]:
+    """Of all paddings with these groups the one that stores the fewest bytes, then that with the fewest duties."""
+    made = fits(kernel, found, groups, stored, tight)
+    return min(
+        made,
+        key=lambda chosen: (
+            sum(stored_bytes(kernel, params, fit.matrix, fit.group) for fit in chosen),
+            sum(fit.duties for fit in chosen),
+            sum(fit.matrix.n_padded + fit.matrix.k.padded for fit in chosen),
+        ),
+    )
+
+
+def named(found: Sequence[Matrix], groups: Sequence[int], stored: Sequence[int]) -> str:
+    """Which of CHOICES serves the matrices so."""
+    names = {CHOICES[0]}
+    for m, group, own in zip(found, groups, stored):
+        if any(fronts(m, group, own)):
+            names.add("front pad")
+        if own and not group and m.k.shared is not None and m.k.shared.grain and not m.k.seen:
+            names.add("one group a rank")
+        if 0 < group < own:
+            names.add("finer groups")
+        if any(len({length for _, length in s.all()}) > 1 for s in (m.k, *m.n)):
+            names.add("uneven")
+    return max(names, key=CHOICES.index)

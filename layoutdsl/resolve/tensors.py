@@ -35,7 +35,8 @@ class Stored:
     n: tuple[View, ...]
     k: tuple[View, ...]
     n_gaps: tuple[tuple[View, int, int], ...]
-    k_gap: tuple[int, int]
+    k_gaps: tuple[tuple[int, int], ...]
+    k_end: int
     k_unit: int | None
     codes: int
     shape: tuple[int, ...]
@@ -232,7 +233,6 @@ def _lay_out(
     at = [chains[position if len(chains) > 1 else 0] for position in range(len(parts))]
     views = tuple(View(n_chain, offset, spread.step, base) for (n_chain, _, base), offset in zip(at, spread.offsets))
     unit = k.unit(shared)
-    first = k.stored if unit is None else min(-(-(k_offset + matrix.k.length) // unit) * unit, k.stored)
     gaps = tuple(
         (View(at[position][0], 0, 1, at[position][2]), low, high - low)
         for position, low, high in spread.gaps(axes[0].unit(shared), [axis.stored for axis in axes])
@@ -253,12 +253,23 @@ def _lay_out(
         views,
         tuple(View(chains[0][1], k_offset) for _ in parts),
         gaps,
-        (first, k.stored - first),
+        _k_gaps(matrix.k.length, k_offset, unit, k.stored) if side.mode != "whole" else (),
+        k.stored,
         unit,
         codes if tensor.role != "weight_shape" else math.prod(shape),
         shape,
         experts,
     )
+
+
+def _k_gaps(length: int, offset: int, unit: int | None, stored: int) -> tuple[tuple[int, int], ...]:
+    """(first, count) of stored k that no logical one shares: in front of `offset`, and behind."""
+    if not length:
+        return ((0, stored),) if stored else ()
+    if unit is None:
+        return ()
+    front, behind = offset // unit * unit, min(-(-(offset + length) // unit) * unit, stored)
+    return tuple((first, count) for first, count in ((0, front), (behind, stored - behind)) if count > 0)
 
 
 @dataclass(frozen=True)
@@ -273,6 +284,10 @@ class _Spread:
     def gaps(self, unit: int | None, stored: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         """(chain, first, end) of stored coordinates that belong to no part."""
         if unit is None:
+            apart = len(self.extents) > 1
+            empty = [at for at, length in enumerate(self.lengths) if not length]
+            if apart or len(empty) == len(self.lengths):
+                yield from ((at, 0, stored[at]) for at in (empty if apart else empty[:1]))
             return
         ends = [offset + length for offset, length in zip(self.offsets, self.lengths)]
         borders = [*self.offsets[1:], stored[0]]
@@ -294,7 +309,7 @@ def _spread(side: Side, matrix: Matrix, unit: int | None, parts: tuple[int, ...]
     tail = side.mode == "padded" and matrix.pad == "tail"
     if len(parts) == 1:
         offset, extent = spans[0]
-        return _Spread((matrix.n_padded if tail else extent,), (offset,), 1, lengths)
+        return _Spread((extent,), (offset,), 1, lengths)
     widths = [extent for _, extent in spans]
     if alternating:
         if len(set(widths)) > 1:
@@ -307,8 +322,6 @@ def _spread(side: Side, matrix: Matrix, unit: int | None, parts: tuple[int, ...]
         start = spans[0][0] * len(parts)
         total = matrix.n_padded if tail else sum(widths)
         return _Spread((total,), tuple(start + at for at in range(len(parts))), len(parts), lengths)
-    if tail:
-        widths = list(lengths)
     offsets, at = [], 0
     for (offset, _), width in zip(spans, widths):
         offsets.append(at + offset)
@@ -324,8 +337,8 @@ def _span(side: Side, stretch: Stretch, unit: int | None) -> tuple[int, int]:
     if side.mode == "whole":
         return stretch.start, stretch.size
     if side.mode == "padded":
-        return 0, stretch.padded
-    phase = stretch.start % unit if unit else 0
+        return stretch.front, stretch.padded
+    phase = stretch.start % unit if unit and stretch.length else 0
     return phase, phase + stretch.length
 
 

@@ -17,7 +17,20 @@ from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.grammar import OrderDigit
 from layoutdsl.library import load_spec
 from layoutdsl.model import Checkpoint, Fields, Kernel, Module, ParamValue, Tensor
-from layoutdsl.resolve import Matrix, Ranks, Scope, Side, Sizes, Stored, bind, group_of, matrices, pad, tensors
+from layoutdsl.resolve import (
+    Matrix,
+    Ranks,
+    Scope,
+    Side,
+    Sizes,
+    Stored,
+    bind,
+    cheapest,
+    groups_of,
+    matrices,
+    stored_group,
+    tensors,
+)
 from layoutdsl.show.sheet import Digit, Sheet
 
 LONGEST_AXIS = 1 << 18
@@ -96,7 +109,9 @@ def picture_of(
     whole = matrices(mod, mod_params, given, Ranks())
     if isinstance(spec, Kernel):
         groups = [_group(spec, bound, matrix, "group" in own) for matrix in mine]
-        side, seen = Side(spec, bound, "padded"), pad(spec, bound, mine, groups)
+        stored = [stored_group(Side(spec, bound, "whole"), matrix) for matrix in mine]
+        fitted = cheapest(spec, bound, mine, groups, stored, False)
+        side, seen = Side(spec, bound, "padded"), [fit.matrix for fit in fitted]
         held = []
     else:
         side = Side(spec, bound, "whole" if rank is None else "local")
@@ -140,7 +155,7 @@ def _check_lengths(sizes: Sizes) -> None:
 
 def _group(kernel: Kernel, params: Scope, matrix: Matrix, given: bool) -> int:
     try:
-        return group_of(kernel, Side(kernel, params, "whole"), matrix, int(params["group"]) if given else None)
+        return groups_of(kernel, Side(kernel, params, "whole"), matrix, int(params["group"]) if given else None)[0]
     except LayoutError as error:
         found = error.diagnostics[0]  # it speaks to someone who converts
         help = (found.help or "").replace("target.group", "group")
@@ -183,7 +198,7 @@ def _fields(tensor: Tensor, scope: Mapping[str, Any]) -> Fields:
 def _digits(fields: Fields, stored: Stored, matrix: Matrix) -> Iterator[Digit]:
     """The digits in their order, with the numbers of resolve's chains."""
     known: dict[str, tuple[str, int, int, bool, int]] = {}
-    for axis, view, end in (("n", stored.n[0], _end(stored, matrix)), ("k", stored.k[0], sum(stored.k_gap))):
+    for axis, view, end in (("n", stored.n[0], _end(stored, matrix)), ("k", stored.k[0], stored.k_end)):
         split = next((split for split in fields.split or () if split.axis == axis), None)
         names = [axis] if split is None else [digit.name for digit in reversed(split.digits)]
         for name, (weight, extent, stride) in zip(names, view.chain.digits, strict=True):

@@ -168,9 +168,10 @@ class Sheet:
     @cached_property
     def _blocks(self) -> list[tuple[Coordinates, dict[int, Coordinates], dict[int, Coordinates], str]]:
         """(parts, addresses along n, addresses along k, what it pads): each a product of two tables."""
-        k_view, (first, count) = self.stored.k[0], self.stored.k_gap
+        k_view = self.stored.k[0]
         k = _table(k_view, self.matrix.k.length, self.matrix.k.start)
-        k_pad = dict.fromkeys(map(k_view.chain.at, range(first, first + count)), ())
+        padded = (at for first, count in self.stored.k_gaps for at in range(first, first + count))
+        k_pad = dict.fromkeys(map(k_view.chain.at, padded), ())
         blocks: list[tuple[Coordinates, dict[int, Coordinates], dict[int, Coordinates], str]] = []
         for part, view in zip(self.stored.parts, self.stored.n):
             n = _table(view, self.matrix.n[part].length, self.matrix.n[part].start)

@@ -1,0 +1,218 @@
+"""A checkpoint's config.json alone: which units its layers are made of, their sizes and their format.
+
+Names of the architecture say which units there are and how large; `quantization_config` says their format, as for
+`inspect`. What only the files tell is taken as is usual: parameters that config.json does not state have their
+defaults, layers that a quantizer may leave out (a router) are as they were, and of alternatives (a dense MLP or
+experts) all whose sizes are stated are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from layoutdsl import library
+from layoutdsl.checkpoints.binding import Job, by_part, plain
+from layoutdsl.checkpoints.folder import read_config
+from layoutdsl.checkpoints.names import (
+    Names,
+    Sizes,
+    Unit,
+    UnitNames,
+    for_architecture,
+    instances,
+    parts_of,
+    placeholders,
+)
+from layoutdsl.checkpoints.opening import architecture_of, dtype_of
+from layoutdsl.checkpoints.planning import Planner, kernels_asked
+from layoutdsl.checkpoints.quantization import Declared, Group, declared
+from layoutdsl.checkpoints.report import folded
+from layoutdsl.coverage.needs import Asked, Need, Row, side
+from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.library import load_spec
+from layoutdsl.model import Checkpoint, ParamValue
+from layoutdsl.resolve import bind
+
+
+def folder(
+    path: str, named: str | None, params: Mapping[str, ParamValue], to: Sequence[str], specs: tuple[str, ...]
+) -> Asked:
+    """What the model of the folder `path` needs, in its own format or, where one is `named`, in that. params: the
+    kernels' own, or with a format named those of both sides."""
+    config = read_config(Path(path))
+    architecture = architecture_of(config)
+    names = for_architecture(architecture, specs)
+    formats, kernel_params = _formats(config, named, params, specs)
+    reader = _Reader(names, architecture, Sizes(names, config), formats, dtype_of(config), specs)
+    planner = Planner((), kernels_asked(to, specs), specs, dtype_of(config), kernel_params)
+    rows = [_row(jobs, reader, planner) for jobs in reader.alike()]
+    _check_known(kernel_params, rows, specs)
+    title = f"{architecture} by its config.json, all units of a kind together"
+    return Asked(path, "unit", str(formats), title, tuple(rows), tuple(_notes(rows)), summed=True)
+
+
+def _check_known(params: Mapping[str, ParamValue], rows: Sequence[Row], specs: tuple[str, ...]) -> None:
+    """LayoutError for a parameter that none of the kernels has."""
+    targets = {need.target for row in rows for _, need in row.needs if need.target != need.source}
+    known = {name for target in targets for name in load_spec(target, specs=specs).params}
+    for name in params:
+        if name not in known:
+            raise LayoutError(
+                f"no side has a parameter `{name}`",
+                code="LP101",
+                name="unknown-parameter",
+                help=did_you_mean(name, known) or f"parameters: {', '.join(sorted(known))}",
+            )
+
+
+def _notes(rows: Sequence[Row]) -> Iterator[str]:
+    choices: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row.choice and row.alternative == row.needs[0][0]:
+            choices.setdefault(row.choice, {}).setdefault(row.alternative, row.name)
+    for ways in choices.values():
+        if len(ways) > 1:
+            yield f"config.json does not say which layers have which of these, the files do: {', '.join(ways.values())}"
+    yield "embeddings, norms and what else is copied whole come on top: config.json does not state their sizes"
+
+
+def _formats(
+    config: Mapping[str, Any], named: str | None, params: Mapping[str, ParamValue], specs: tuple[str, ...]
+) -> tuple[Declared, dict[str, ParamValue]]:
+    """The formats of the layers, and the kernels' parameters."""
+    if named is None:
+        if config.get("quantization_config") is None:
+            raise LayoutError(
+                "config.json has no `quantization_config`: the checkpoint is not quantized",
+                code="LP211",
+                name="unknown-format",
+                help="--source names the format that it would be quantized to, such as `--source gptq`",
+            )
+        return declared(config, specs), {key.removeprefix("target."): value for key, value in params.items()}
+    spec = load_spec(named, specs=specs, kind="checkpoint")
+    assert isinstance(spec, Checkpoint)
+    own = side(params, "source", {**spec.params, "parts": None})
+    bind(spec, own)
+    group = Group("", spec, _path_of(spec, named, specs), own, ())
+    rest = {key.removeprefix("target."): value for key, value in params.items()
+            if key not in own and not key.startswith("source.")}  # fmt: skip
+    return Declared((group,), (), (("", group),)), rest
+
+
+def _path_of(spec: Checkpoint, named: str, specs: tuple[str, ...]) -> Path:
+    paths = (path for path in library.files(specs) if path.stem == named)
+    return next(paths, Path(named))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Finds the units that a model has, with their formats."""
+
+    names: Names
+    architecture: str
+    numbers: Sizes
+    formats: Declared
+    dtype: str | None
+    specs: tuple[str, ...]
+
+    def alike(self) -> Iterator[list[Job]]:
+        """Units of one kind, format and size, together."""
+        for key in filter(self._is_there, self.names.units):
+            found: dict[tuple[object, ...], list[Job]] = {}
+            for unit in instances(self.names, key, self.numbers):
+                job = self._job(unit)
+                found.setdefault((job.group.spec.name, *job.params.items()), []).append(job)
+            yield from found.values()
+
+    @cached_property
+    def _twice(self) -> set[str]:
+        """Alternatives that are the same layer as an earlier one, written in another way: one tensor for all experts,
+        or one for each."""
+        seen: set[tuple[object, ...]] = set()
+        twice: set[str] = set()
+        for key, unit in self.names.units.items():
+            if unit.there.choice is None or not self._is_stated(key):
+                continue
+            look = (unit.there.choice, unit.module, *Unit(key, unit, ()).sizes(self.numbers).items())
+            if look in seen:
+                twice.add(key)
+            seen.add(look)
+        return twice
+
+    def _is_there(self, key: str) -> bool:
+        """Whether the architecture has the unit, and what it stands beside; of those that a model may lack, whether
+        config.json states its sizes."""
+        there = self.names.units[key].there
+        if (there.in_ and self.architecture not in there.in_) or key in self._twice:
+            return False
+        if there.with_ and not any(map(self._is_there, there.with_)):
+            return False
+        return (there.choice is None and not there.maybe) or self._is_stated(key)
+
+    def _is_stated(self, key: str) -> bool:
+        try:
+            Unit(key, self.names.units[key], ()).sizes(self.numbers)
+        except LayoutError:
+            return False
+        return True
+
+    def _job(self, unit: Unit) -> Job:
+        group = self._group(unit)
+        own = {name.removeprefix("source."): value for name, value in unit.names.params.items()
+               if name.startswith("source.")}  # fmt: skip
+        own = {name: value for name, value in own.items() if name == "parts" or name in group.spec.params}
+        if any("part" in placeholders(template) for template in unit.names.templates):
+            own = {"parts": "apart", **own}
+        if self.dtype and "dtype" in group.spec.params:
+            own = {"dtype": self.dtype, **own}
+        params = bind(group.spec, {**own, **group.stated})
+        return Job(unit, group, {}, unit.sizes(self.numbers), params, unit.whole(self.numbers))
+
+    def _group(self, unit: Unit) -> Group:
+        """The format that config.json declares for all layers of a unit."""
+        if unit.names.quantized == "maybe" or not _has_tensors(unit.names):
+            return plain(self.specs)
+        kinds: dict[str, Group | None] = {}
+        for matrix, part in parts_of(unit.names, self.specs):
+            layer = unit.layer(matrix, part if by_part(unit, matrix) else "")
+            kinds[layer] = self.formats.of(layer)
+        first = next(iter(kinds))
+        for layer, kind in kinds.items():
+            if kind != kinds[first]:
+                raise LayoutError(
+                    f"`{first}` is {kinds[first] or 'not quantized'}, `{layer}` is {kind or 'not quantized'}, "
+                    f"but both make up `{unit.name}`",
+                    code="LP218",
+                    name="config-differs",
+                    help="quantize all parts of a fused layer alike, or none",
+                )
+        return kinds[first] or plain(self.specs)
+
+
+def _has_tensors(unit: UnitNames) -> bool:
+    """Whether the unit can hold a format's tensors; else its names are those of plain weights."""
+    return all("tensor" in placeholders(template) for template in unit.templates)
+
+
+def _row(jobs: Sequence[Job], reader: _Reader, planner: Planner) -> Row:
+    job, names = jobs[0], reader.names
+    target, params = planner.target(job)
+    need = Need(
+        str(job.group.path), target, job.unit.names.module, tuple(job.sizes.items()), tuple(params.items()),
+        tuple(job.whole.items()),
+    )  # fmt: skip
+    choice, alternative = _choice(names, job.unit.key)
+    return Row(folded([one.unit for one in jobs]), ((job.unit.key, need),), len(jobs), choice, alternative)
+
+
+def _choice(names: Names, key: str) -> tuple[str, str]:
+    """The choice that a unit belongs to and the alternative that it is part of: its own, or that of what it stands
+    beside."""
+    there = names.units[key].there
+    if there.choice is not None:
+        return there.choice, key
+    return _choice(names, there.with_[0]) if there.with_ else ("", "")
