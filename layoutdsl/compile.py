@@ -223,11 +223,9 @@ def _compile(request: Request) -> Plan:
 def _tiles(request: Request, pairs: Sequence[Pair]) -> Iterator[tuple[str, int, int]]:
     kernel = request.target if isinstance(request.target, Kernel) else request.source
     for pair in pairs if isinstance(kernel, Kernel) else ():
-        name, matrix = pair.matrix.name, pair.matrix
-        fitted = request.fitted.get(name) if request.fitted else None
-        tile = fitted.tile if fitted else tile_of(kernel, matrix.n_padded, matrix.k.padded)
+        tile = tile_of(kernel, pair.matrix.n_padded, pair.matrix.k.padded)
         assert tile is not None
-        yield name, tile.n, tile.k
+        yield pair.matrix.name, tile.n, tile.k
 
 
 def _check_slots(module: Module, sizes: Mapping[str, int | tuple[int, ...]], slots: Sequence[int]) -> None:

@@ -288,9 +288,9 @@ class Plan:
 
     @cached_property
     def source_experts(self) -> Sequence[int]:
-        """Which expert of the inputs each of this rank's experts is."""
-        _, start, count = self.experts
-        return self.slots or range(start, start + count)
+        """Which expert of the inputs each of this rank's experts is; 0 alone where there are none."""
+        total, start, count = self.experts
+        return self.slots or range(start, start + (count if total else 1))
 
     @cached_property
     def digest(self) -> str:

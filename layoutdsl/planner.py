@@ -12,6 +12,7 @@ of the kernel, at least as many as the axis has. Matrices that share no inner ax
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -25,12 +26,14 @@ from layoutdsl.resolve import (
     Matrix,
     Ranks,
     Side,
+    dealt,
     fits,
     groups_of,
     named,
     stored_bytes,
     stored_group,
     tensors,
+    up,
     worth,
 )
 
@@ -90,8 +93,11 @@ def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
         served: list[Choice] = []
         refused: LayoutError | None = None
         for grains in _grains(request, [m for m in whole if m.name in names]):
+            if first and served and not _may_store_less(request, grains, served[0]):
+                continue
             try:
                 served += _choices(request, grains, names, served if first else [])
+                served.sort(key=lambda choice: choice.rank)
             except LayoutError as error:
                 refused = refused or error
             if first and served and not grains and _is_exact(served[0]):
@@ -99,7 +105,7 @@ def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
         if not served:
             assert refused is not None
             raise refused
-        found.append(sorted(served, key=lambda choice: choice.rank))
+        found.append(served)
     return found
 
 
@@ -144,6 +150,24 @@ def _grains(request: Request, found: Sequence[Matrix]) -> Iterator[dict[str, int
     yield from ({axis: grain} for grain in dict.fromkeys([*sorted(accepted, reverse=True), *shares]))
 
 
+def _may_store_less(request: Request, grains: dict[str, int], known: Choice) -> bool:
+    """Whether cuts at these grains could store less than a known choice: in an inner extent, or in fewer groups."""
+    kernel, stored = request.target, int(request.source_params.get("group", -1))
+    assert isinstance(kernel, Kernel)
+    for fit in known.fits:
+        k, grain = fit.matrix.k, grains.get(fit.matrix.k.axis)
+        if k.seen or k.shared is None or grain is None:
+            continue
+        widest = dealt(k.size, k.shared.ranks, 0, grain)[1]
+        writers = [m for m in (fit.matrix for fit in known.fits) if m.n[0].axis == k.axis]
+        least = min(tile.k for tile in kernel.accepts.tiles)
+        shares = [min(tile.n // math.gcd(tile.n, len(m.n)) for tile in kernel.accepts.tiles) for m in writers]
+        if up(widest, least) < k.padded or (fit.group and widest <= stored):
+            return True
+        return any(up(widest, share) < m.n[0].padded for share, m in zip(shares, writers))
+    return True
+
+
 def _cut_axes(request: Request) -> set[str]:
     return {template.fill(request.module_params) for kind, template in request.module.ranks.items() if kind == "tp"}
 
@@ -171,7 +195,7 @@ def _choices(request: Request, grains: dict[str, int], names: Sequence[str], kno
         name = named([fit.matrix for fit in chosen], [fit.group for fit in chosen], stored)
         served.append(Choice(name, grains, chosen, size))
         least = size if least is None else min(size, least)
-    return sorted(served, key=lambda choice: choice.rank)
+    return served
 
 
 def _codes(target: Side, fit: Fit) -> float:

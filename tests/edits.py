@@ -163,7 +163,7 @@ class Effect:
         self.made = [_outcome(plan, data) for data in self.data]
 
     def is_that_of(self, other: Plan) -> bool:
-        mine, theirs = ((p.inputs, p.outputs, p.duties, p.losses, p.replicas) for p in (self.plan, other))
+        mine, theirs = ((p.inputs, p.outputs, p.duties, p.losses) for p in (self.plan, other))
         if mine != theirs:
             return False
         return all(_outcome(other, data) == made for data, made in zip(self.data, self.made))

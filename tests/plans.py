@@ -15,7 +15,24 @@ PEER = Habits(pads="zero", nvfp4_factor="tensor", int16="stepwise")
 # name -> source, target, module, sizes, params, ranks and other options
 CASES = {
     "gptq_moe_padded": (
-        "gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 192, "h": 96}, {"group": 32}, {"tp": 2, "rank": 1},
+        "gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 192, "h": 96}, {"group": 32, "contract": "vllm"},
+        {"tp": 2, "rank": 1},
+    ),
+    "gptq_moe_tight": ("gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 64, "h": 96}, {"group": 32}, {"tp": 2}),
+    "awq_heads_front": (
+        "awq", "marlin_int4_a16", "attention", {"q": 6, "kv": 3, "d": 40, "h": 64},
+        {"source.group": 64, "target.group": 64, "target.zero_points": True}, {"tp": 4, "rank": 1},
+    ),
+    "gptq_heads_none": (
+        "gptq", "marlin_int4_a16", "attention", {"q": 6, "kv": 3, "d": 40, "h": 64}, {"group": 64, "bias": True},
+        {"tp": 4, "rank": 3},
+    ),
+    "ct_int_heads_shared": (
+        "ct_int", "marlin_int4_a16", "attention", {"q": 6, "kv": 2, "d": 32, "h": 64}, {"group": 64},
+        {"tp": 4, "rank": 1},
+    ),
+    "fp8_block_one_expert_twice": (
+        "fp8_block", "marlin_fp8_a16", "moe_plain", {"e": 2, "i": 100, "h": 64}, {}, {"ep": 2, "experts": (0, 1, 0)},
     ),
     "awq_fill": (
         "awq", "marlin_int4_a16", "linear", {"n": 72, "k": 160}, {"group": 128, "target.group": 128}, {},

@@ -76,9 +76,9 @@ def test_reference_gives_the_recorded_bytes(case, tmp_path):
 
 # --- every pair -------------------------------------------------------------------------------------------------------
 
-INT4 = ("gptq", "awq", "ct_int", "marlin_int4_a16", "marlin_int4_a8int8", "marlin_int4_a8fp8")
+INT4 = ("gptq", "awq", "ct_int", "marlin_int4_a16", "marlin_int4_a16_n128", "marlin_int4_a8int8", "marlin_int4_a8fp8")
 INT8 = ("gptq", "ct_int", "marlin_int8_a16", "marlin_int8_a8int8")
-E4M3 = ("fp8", "fp8_block", "mxfp8", "marlin_fp8_a16", "marlin_mxfp8_a16")
+E4M3 = ("fp8", "fp8_block", "mxfp8", "marlin_fp8_a16", "own_fp8_a16", "marlin_mxfp8_a16")
 MXFP4 = ("mxfp4", "marlin_mxfp4_a16", "marlin_mxfp4_a8fp8")
 NVFP4 = ("nvfp4", "marlin_nvfp4_a16")
 FAMILIES = {
@@ -92,7 +92,7 @@ FAMILIES = {
 NEVER = {("mxfp8", "marlin_fp8_a16"), ("marlin_mxfp8_a16", "marlin_fp8_a16"), ("marlin_fp8_a16", "marlin_mxfp8_a16")}
 """The same code, but no group that both take."""
 PAIRS = [(family, a, b) for family, (names, _) in FAMILIES.items() for a in names for b in names if (a, b) not in NEVER]
-MODULES = ("linear", "linear_fused", "moe_gated", "moe_plain")
+MODULES = ("linear", "linear_fused", "moe_gated", "moe_plain", "mlp_gated", "attention")
 FREE = (
     "dtype",
     "scale_dtype",

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -125,8 +125,8 @@ def caller_can(plan: Plan) -> None:
 
 
 def bytes_of(plan: Plan) -> int:
-    kinds = {info.name: getattr(torch, info.dtypes[0]) for info in plan.outputs}
-    return sum(torch.empty(plan.output[name].full_shape, dtype=kind, device="meta").nbytes for name, kind in kinds.items())
+    kinds = [(info.full_shape, getattr(torch, info.dtypes[0])) for info in plan.outputs]
+    return sum(torch.empty(shape, dtype=kind, device="meta").nbytes for shape, kind in kinds)
 
 
 def extents(plans: Sequence[Plan], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def each(ask: Any) -> Any:
 
 
 def lines(plan: Plan, name: str) -> tuple[list[int] | None, list[int] | None]:
-    """First and last of the rows, and of the columns, that a rank reads of a stored matrix; None where it reads none."""
+    """First and last of the rows, and of the columns, that a rank reads of a stored matrix; None where none."""
     info = plan.input[name]
     item = getattr(torch, info.dtypes[0]).itemsize
     row = math.prod(info.shape[1:]) * item
@@ -197,6 +197,9 @@ FACTS = {
     "all_outputs": lambda plans, wanted: same([sorted(plan.output) for plan in plans]),
     "dtypes": each(lambda plan, name: plan.output[name].dtypes[0]),
     "duties": lambda plans, wanted: same([sorted({f"{d.kind} {d.matrix}" for d in plan.duties}) for plan in plans]),
+    "tiles": each(lambda plan, name: next(list(tile[1:]) for tile in plan.tiles if tile[0] == name)),
+    "slots": lambda plans, wanted: [list(plan.slots) for plan in plans],
+    "explains": lambda plans, wanted: same([[text for text in wanted if text in plan.explain()] for plan in plans]),
     "passed": lambda plans, wanted: same([[output for _, output in plan.passed] for plan in plans]),
     "experts": lambda plans, wanted: [list(plan.experts[1:]) for plan in plans],
     "bytes": lambda plans, wanted: same([bytes_of(plan) for plan in plans]),
@@ -247,7 +250,7 @@ def holds(job: Job, tensors: dict[str, list]) -> None:
         return
     made = run(job, tensors, plan=plan)
     for matrix, at in itertools.product(job.matrices, range(len(job.held))):
-        expected = job.logical(tensors, matrix, list(job.held)[at], job.source.decode)
+        expected = job.logical(tensors, matrix, job.held[at], conversions._rounded(job))
         found = conversions.stored(job, plan, made, matrix, at)
         front = fronts[matrix.name]
         for want, place in zip(expected, conversions.rows(job, plan, matrix, [len(part) for part in expected])):
@@ -273,13 +276,42 @@ class Slots(Job):
         return [slot for slot, owner in zip(self.slots, owners) if owner == self.ep_rank]
 
 
+class Heads(Job):
+    """Attention: a rank has whole key-value heads with their queries, or shares one and has some of its queries."""
+
+    @property
+    def whole(self) -> list[conversions.Matrix]:
+        q, kv, d, h = (self.sizes[axis] for axis in ("q", "kv", "d", "h"))
+        dv = self.sizes.get("dv", d)
+        return [
+            conversions.Matrix("qkv", ("q", "k", "v"), (q * d, kv * d, kv * dv), h, "n", True),
+            conversions.Matrix("o", ("",), (h,), q * dv, "k", False),
+        ]
+
+    def logical(self, tensors: dict, matrix: conversions.Matrix, expert: int, decode: Any) -> list[np.ndarray]:
+        q, kv = self.sizes["q"], self.sizes["kv"]
+        sharing = min(max(self.tp // kv, 1), q // kv)
+        units = -(-kv * sharing // self.tp)  # of which a rank has so many: a key-value head and some of its queries
+        first, last = (min(at * units, kv * sharing) for at in (self.rank, self.rank + 1))
+        queries = slice(first * q // kv // sharing, last * q // kv // sharing)
+        keys = slice(first // sharing, -(-last // sharing)) if last > first else slice(0, 0)
+
+        def of(rows: np.ndarray, heads: slice, count: int, axis: int) -> np.ndarray:
+            return np.concatenate(np.split(rows, count, axis)[heads] or [rows.take([], axis)], axis)
+
+        values = self.values(tensors, matrix, expert, decode)
+        if matrix.name == "o":
+            return [of(values[0], queries, q, 1)]
+        return [of(values[0], queries, q, 0), of(values[1], keys, kv, 0), of(values[2], keys, kv, 0)]
+
+
 def job_of(entry: Entry, **ranks: int) -> Job:
     source = FORMATS[entry["from"]](entry.get("params", {}))
     sizes = {axis: tuple(size) if isinstance(size, list) else size for axis, size in entry["sizes"].items()}
     keys = ("split", "dtype", "padded", "sharded", "tp", "ep")
     options = {key: entry[key] for key in keys if key in entry}
     options |= {key: tuple(entry[key]) for key in ("stored", "names") if key in entry}
-    kind = Slots if "experts" in entry else Job
+    kind = Slots if "experts" in entry else Heads if entry["module"] == "attention" else Job
     job = kind(source, entry["to"], entry["module"], sizes, params=entry.get("with", {}), **options, **ranks)
     if isinstance(job, Slots):
         job.slots = tuple(entry["experts"])
@@ -352,16 +384,14 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def half_is_refused(job: Job, tensors: dict[str, list], rng: Any) -> None:
-    """Of any axis of any tensor half as much, or twice, is another shape, never another group size or another module."""
+    """Half or twice as much along any axis is another shape, never another group size or another module."""
     plan = job.plan
     inputs = {name: torch.stack(one) if isinstance(one, list) else one for name, one in given(plan, tensors).items()}
     for name in plan.input:
         for axis, extent in enumerate(inputs[name].shape):
             half = [inputs[name].view(torch.uint8) if inputs[name].itemsize == 1 else inputs[name]]
-            for wrong in (half[0].narrow(axis, 0, extent // 2), torch.cat(half * 2, axis)):
-                if 1 in (extent, wrong.shape[axis]) or not wrong.numel():
-                    continue
-                with pytest.raises(LayoutError, match=f"`{re.escape(name)}` (has the shape|holds|is given)"):
+            for wrong in (half[0].narrow(axis, 0, extent // 2), torch.cat(half * 2, axis)) if extent > 1 else ():
+                with pytest.raises(LayoutError, match=f"`{re.escape(name)}` has the shape"):
                     plan.run(inputs | {name: wrong.contiguous().view(inputs[name].dtype)})
 
 

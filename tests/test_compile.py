@@ -44,17 +44,17 @@ def test_a_bare_group_leaves_the_kernel_its_choice():
 
 def test_a_cut_group_is_refused_with_ways_out_that_work():
     """Only where its size is imposed: else the cut or the groups give way (see test_planner.py)."""
-    options = {"sizes": {"n": 64, "k": 1408}, "tp": 4}
-    error = refusal(params={"split": "k", "target.group": 128}, **options)
+    options = {"module": "mlp_gated", "sizes": {"i": 1408, "h": 256}, "tp": 4, "grains": {"i": 32}}
+    error = refusal(params={"target.group": 128}, **options)
     assert error.message == (
-        "`linear`: 4 tensor-parallel ranks cut axis `k` of 1408 elements through a group of 128: each holds 352"
+        "`down`: 4 tensor-parallel ranks cut axis `i` of 1408 elements at 352, through a group of 128"
     )
     assert error.help == (
         "target.group=32 reads them as finer groups, exactly; 1 tensor-parallel rank keeps every group whole"
     )
     for rank in range(4):
-        plan(rank=rank, params={"split": "k", "target.group": 32}, **options)
-        plan(rank=rank, params={"split": "k"}, **options)
+        plan(rank=rank, params={"target.group": 32}, **options)
+        plan(rank=rank, **options)
 
 
 def test_groups_that_do_not_nest_are_refused():

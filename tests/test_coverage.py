@@ -272,7 +272,7 @@ def test_what_a_family_leaves_out_is_not_asked_of_it(tmp_path: Path) -> None:
 
 def test_a_parameter_of_some_modules_goes_to_those() -> None:
     """Without zeros that the activation writes, both matrices are padded alike."""
-    tight, alike = (small(counts=((8, 1),), **params) for params in ({}, {"contract": "vllm"}))
+    tight, alike = (small(counts=((16, 1),), **params) for params in ({}, {"contract": "vllm"}))
     for found in (tight, alike):
         assert found.accepted == found.of
     assert sum(cell.stored for cell in tight.cells) < sum(cell.stored for cell in alike.cells)
@@ -343,11 +343,14 @@ def test_parts_of_a_fused_layer_must_be_quantized_alike(tmp_path: Path) -> None:
         ({"hidden_size": None}, "config.json lacks `hidden_size` (a whole number)"),
         ({"num_attention_heads": 0}, "config.json makes `heads` 0, at least 1 is needed"),
         ({"quantization_config": {"quant_method": "nope"}}, "quantization_config says quant_method: nope"),
+        ({"intermediate_size": None, "moe_intermediate_size": None}, "config.json lacks `intermediate_size`"),
+        ({"num_hidden_layers": 10**9}, "config.json counts 1000000000 of `layer`, more than any model has"),
+        ({"hidden_size": 10**15}, "cannot be 1000000000000000"),
     ],
 )
 def test_a_config_that_says_too_little_is_refused(changes: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(LayoutError) as caught:
-        folder(only_config("llama_w4a16", tmp_path, **changes), None, {}, (), ())
+        folder(only_config("qwen3_moe_w4a16", tmp_path, **changes), None, {}, (), ())
     assert message in caught.value.message and caught.value.help
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layoutdsl import library
 from layoutdsl.checkpoints import presence
@@ -36,8 +36,7 @@ FLOATS = ("float16", "bfloat16", "float32")
 class Job:
     """One unit to convert: its tensors by the plan's names, the module's sizes, and all parameters of the source.
 
-    inputs: plan name -> the one tensor, or one for each expert. group: the format. whole: axis -> how many neighbours
-    a rank keeps together.
+    inputs: plan name -> the one tensor, or one for each expert. group: the format.
     """
 
     unit: Unit
@@ -45,7 +44,11 @@ class Job:
     inputs: dict[str, tuple[Entry, ...]]
     sizes: dict[str, int | tuple[int, ...]]
     params: dict[str, ParamValue]
-    whole: dict[str, int]
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """The matrices of the module that are converted; none for all."""
+        return self.unit.matrices
 
     def apart(self, name: str) -> bool:
         """Whether each expert has its own tensor under that plan name."""
@@ -103,7 +106,8 @@ def bound(
     places = Places(names, known, numbers, architecture, specs)
     present = presence.present(folder, places, names, numbers, architecture)
     binder = _Binder(declared, plain(specs), numbers, specs, dtype)
-    return Work(tuple(binder.job(unit, found) for unit, found in present.units), present.copies)
+    jobs = itertools.chain.from_iterable(binder.jobs(unit, found) for unit, found in present.units)
+    return Work(tuple(jobs), present.copies)
 
 
 def plain(specs: tuple[str, ...]) -> Group:
@@ -126,19 +130,18 @@ def _tensor_names(spec: Format) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What all units of one key share: the module's matrices, whole, and its sizes."""
+    """What all units of one key share: their matrices, whole, and the module's sizes."""
 
     matrices: tuple[Matrix, ...]
     sizes: dict[str, int | tuple[int, ...]]
-    whole: dict[str, int]
 
     @staticmethod
     def of(unit: Unit, numbers: Mapping[str, int], specs: tuple[str, ...]) -> _Shape:
         module = load_spec(unit.names.module, specs=specs, kind="module")
         assert isinstance(module, Module)
         sizes = unit.sizes(numbers)
-        found = matrices(module, bind(module, own_params(unit.names, module)), sizes, Ranks())
-        return _Shape(found, sizes, unit.whole(numbers))
+        params = bind(module, own_params(unit.names, module))
+        return _Shape(matrices(module, params, sizes, Ranks(), only=unit.matrices), sizes)
 
     def slot(self, plan_name: str) -> Slot:
         """(matrix, part, tensor) of a plan's name, as `w13.gate.weight_scale`."""
@@ -147,6 +150,10 @@ class _Shape:
         part, dot, tensor = rest.partition(".")
         return (name, part, tensor) if dot and part in matrix.parts else (name, "", rest)
 
+    def alone(self) -> Iterator[_Shape]:
+        """Each matrix by itself."""
+        return (replace(self, matrices=(matrix,)) for matrix in self.matrices)
+
 
 class _Binder:
     """Finds each unit's format and parameters; units that look alike are asked once."""
@@ -154,25 +161,53 @@ class _Binder:
     def __init__(self, declared: Declared, plain: Group, numbers: Sizes, specs: tuple[str, ...], dtype: str | None):
         self.declared, self.plain, self.numbers, self.specs, self.dtype = declared, plain, numbers, specs, dtype
         self.shapes: dict[str, _Shape] = {}
-        self.known: dict[tuple, dict[str, ParamValue]] = {}
+        self.known: dict[tuple, dict[str, ParamValue] | LayoutError] = {}
 
-    def job(self, unit: Unit, found: Found) -> Job:
+    def jobs(self, unit: Unit, found: Found) -> list[Job]:
+        """One, or one for each of the unit's matrices where these are not all of one format."""
         if unit.key not in self.shapes:
             self.shapes[unit.key] = _Shape.of(unit, self.numbers, self.specs)
         shape = self.shapes[unit.key]
-        group = self._group(unit, found, shape)
-        look = unit.key, group.name, group.spec.name, _look(found)
+        apart = [self._alone(unit, found, one) for one in shape.alone()]
+        group = apart[0][1]
+        if any(_form(other) != _form(group) for _, other, _, _ in apart):
+            return [self._job(*one) for one in apart]
+        try:
+            return [self._job(unit, group, found, shape)]
+        except LayoutError as error:
+            return self._apart(apart, error)
+
+    def _alone(self, unit: Unit, found: Found, shape: _Shape) -> tuple[Unit, Group, Found, _Shape]:
+        """One matrix of a unit as a unit of its own."""
+        (name,) = (matrix.name for matrix in shape.matrices)
+        one, own = replace(unit, only=(name,)), {slot: entries for slot, entries in found.items() if slot[0] == name}
+        return one, self._group(one, own, shape), own, shape
+
+    def _apart(self, apart: Sequence[tuple[Unit, Group, Found, _Shape]], error: LayoutError) -> list[Job]:
+        """The matrices of a unit that has no parameters in common: one has a bias, say. `error` says what is wrong
+        with the whole, and is raised where a matrix is wrong as well."""
+        if len(apart) == 1:
+            raise error
+        try:
+            return [self._job(*one) for one in apart]
+        except LayoutError:
+            raise error from None
+
+    def _job(self, unit: Unit, group: Group, found: Found, shape: _Shape) -> Job:
+        look = unit.key, unit.only, group.name, group.spec.name, _look(found)
         if look not in self.known:
             self.known[look] = self._params(unit, group, found, shape)
         params = self.known[look]
+        if isinstance(params, LayoutError):
+            raise params
         inputs: dict[str, tuple[Entry, ...]] = {}
         for info in self._expected(group, shape, params):
             entries = found[shape.slot(info.name)]
             inputs[info.name] = tuple(entries[expert] for expert in sorted(entries))
-        return Job(unit, group, inputs, shape.sizes, params, shape.whole)
+        return Job(unit, group, inputs, shape.sizes, params)
 
     def _group(self, unit: Unit, found: Found, shape: _Shape) -> Group:
-        """The unit's format, which must be what config.json declares for each of its layers."""
+        """The format of a unit's one matrix, which must be what config.json declares for each of its layers."""
         kinds: dict[str, Group | None] = {}
         for matrix, part, expert in self._layers(unit, shape):
             own = {
@@ -229,7 +264,9 @@ class _Binder:
             help=f"`{unit.name}` is made from it, as {group} has it",
         )
 
-    def _params(self, unit: Unit, group: Group, found: Found, shape: _Shape) -> dict[str, ParamValue]:
+    def _params(
+        self, unit: Unit, group: Group, found: Found, shape: _Shape
+    ) -> dict[str, ParamValue] | LayoutError:
         """The first parameters under which the format's tensors are those found; else what differs least."""
         best: list[LayoutError] = []
         least = math.inf
@@ -244,7 +281,7 @@ class _Binder:
             faults = sum(count for _, count in wrong)
             if faults < least:
                 best, least = [error for error, _ in wrong], faults
-        raise LayoutError.of([diagnostic for error in best[:8] for diagnostic in error.diagnostics])
+        return LayoutError.of([diagnostic for error in best[:8] for diagnostic in error.diagnostics])
 
     def _candidates(self, unit: Unit, group: Group) -> Iterator[dict[str, ParamValue]]:
         """All values of the parameters that neither config.json nor the names state; defaults first."""

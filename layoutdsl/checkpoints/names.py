@@ -26,12 +26,12 @@ from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
 from layoutdsl.grammar import Expr, GrammarError, Template, parse_names, parse_template
 from layoutdsl.library import load_spec
 from layoutdsl.model import Base, Module, Name, Number, ParamValue
-from layoutdsl.resolve import bind
+from layoutdsl.resolve import bind, held_matrices
 from layoutdsl.source import Tree
 
 Numbers = Annotated[tuple[Number, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
 
-Counts = Annotated[tuple[str, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
+Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
 
 
 class There(Base):
@@ -54,17 +54,17 @@ class UnitNames(Base):
     """What is converted as one: a module with the names of its tensors."""
 
     module: str
+    only: Words = Field((), description="the matrices that the unit has of its module, if not all")
     there: Presence = There()
     quantized: Literal["declared", "maybe"] = Field(
         "declared", description="maybe: it may be left as it was though config.json does not say so"
     )
     params: dict[str, ParamValue] = Field({})
     sizes: dict[str, Numbers] = Field(min_length=1, description="extent of each axis; a list where parts differ")
-    whole: dict[str, Number] = Field({}, description="axis -> how many neighbours a rank keeps together")
     parts: dict[str, str] = Field({}, description="part -> what {part} stands for in the source's names")
     source: Name | dict[str, Name]
     weight: dict[str, Name] = Field({}, description="matrix -> the weight's name, where `source` does not give it")
-    output: Name
+    output: Name | dict[str, Name]
 
     def template(self, matrix: str, tensor: str = "") -> Template:
         if tensor == WEIGHT and matrix in self.weight:
@@ -73,7 +73,15 @@ class UnitNames(Base):
 
     @property
     def templates(self) -> tuple[Template, ...]:
-        return tuple(self.source.values()) if isinstance(self.source, dict) else (self.source,)
+        return _each(self.source)
+
+    def outputs(self, matrix: str) -> tuple[Template, ...]:
+        """The name in the output of one matrix, or of all where none is named."""
+        return (self.output[matrix],) if isinstance(self.output, dict) and matrix else _each(self.output)
+
+
+def _each(names: Template | dict[str, Template]) -> tuple[Template, ...]:
+    return tuple(names.values()) if isinstance(names, dict) else (names,)
 
 
 class Names(Base):
@@ -83,7 +91,7 @@ class Names(Base):
     source: str = Field(min_length=1, description="where the names come from")
     architectures: tuple[str, ...] = Field(min_length=1, description="as config.json states them")
     config: dict[str, Numbers] = Field(min_length=1)
-    count: dict[str, Counts] = Field(
+    count: dict[str, Words] = Field(
         {}, description="placeholder -> the number of `config` that counts it; of several the least that the files need"
     )
     units: dict[str, UnitNames] = Field(min_length=1)
@@ -136,10 +144,6 @@ def _findings(names: Names, tree: Tree) -> Iterator[Diagnostic]:
             for at, size in enumerate(sizes):
                 inside = (at,) if ("units", key, "sizes", axis, at) in tree.spans else ()
                 yield from _names_in(tree, size, names.config, (*place, "sizes", axis, *inside))
-        for axis, size in unit.whole.items():
-            yield from _names_in(tree, size, names.config, (*place, "whole", axis))
-            if axis not in unit.sizes:
-                yield _unknown(tree, axis, unit.sizes, (*place, "whole", axis), None)
         yield from _templates(names, unit, tree, place)
         yield from _presence(names, unit.there, tree, (*place, "there"))
     for text, there in names.copied.items():
@@ -151,21 +155,32 @@ def _findings(names: Names, tree: Tree) -> Iterator[Diagnostic]:
 
 
 def _templates(names: Names, unit: UnitNames, tree: Tree, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
-    sources = unit.source if isinstance(unit.source, dict) else {"": unit.source}
+    sources = _by_matrix(unit.source)
     for field, templates in (("source", sources), ("weight", unit.weight)):
         for matrix, template in templates.items():
             inside = (*place, field, matrix) if matrix else (*place, field)
             yield from _names_in(tree, template, (*names.count, "part", "tensor"), inside)
-    yield from _names_in(tree, unit.output, (*names.count, "matrix", "tensor"), (*place, "output"))
-    wanted = {"tensor", *(("matrix",) if len(sources) > 1 else ())} - placeholders(unit.output)
-    if wanted:
-        yield tree.diagnostic(
-            "LD104",
-            "unknown-name",
-            f"the name lacks `{{{min(wanted)}}}`",
-            (*place, "output"),
-            help="{tensor} stands for the kernel's own tensor names, {matrix} for the module's matrices",
-        )
+    outputs = _by_matrix(unit.output)
+    if isinstance(unit.output, dict):
+        yield from (_unknown(tree, name, sources, (*place, "output", name), None) for name in {*outputs} - {*sources})
+        if missing := [name for name in sources if name not in outputs]:
+            yield _lacking(tree, f"no name for matrix `{missing[0]}`", (*place, "output"))
+    for matrix, template in outputs.items():
+        inside = (*place, "output", matrix) if matrix else (*place, "output")
+        yield from _names_in(tree, template, (*names.count, "matrix", "tensor"), inside)
+        wanted = {"tensor", *(("matrix",) if len(sources) > 1 and not matrix else ())} - placeholders(template)
+        if wanted:
+            yield _lacking(tree, f"the name lacks `{{{min(wanted)}}}`", inside)
+
+
+def _by_matrix(names: Template | dict[str, Template]) -> dict[str, Template]:
+    """Matrix -> its name; of one name for all the matrix is empty."""
+    return names if isinstance(names, dict) else {"": names}
+
+
+def _lacking(tree: Tree, message: str, place: tuple[Any, ...]) -> Diagnostic:
+    help = "{tensor} stands for the kernel's own tensor names, {matrix} for the module's matrices"
+    return tree.diagnostic("LD104", "unknown-name", message, place, help=help)
 
 
 def _presence(names: Names, there: There, tree: Tree, place: tuple[Any, ...]) -> Iterator[Diagnostic]:
@@ -266,11 +281,18 @@ def _evaluated(expr: Expr, scope: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Unit:
-    """One instance of a unit: its key among the templates and the value of each placeholder but the expert's."""
+    """One instance of a unit: its key among the templates and the value of each placeholder but the expert's. `only`:
+    the matrix that it is about, where those of the templates are converted apart."""
 
     key: str
     names: UnitNames
     at: tuple[tuple[str, int], ...]
+    only: tuple[str, ...] = ()
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The matrices that it has of its module; none for all."""
+        return self.only or self.names.only
 
     def source(self, matrix: str, part: str, tensor: str, expert: int = 0) -> str:
         """Name in the checkpoint."""
@@ -283,22 +305,31 @@ class Unit:
         return self.source(matrix, part, "", expert).rstrip("._")
 
     def output(self, matrix: str, tensor: str) -> str:
-        return self.names.output.fill({**dict(self.at), "matrix": matrix, "tensor": tensor})
+        (template,) = self.names.outputs(matrix)
+        return template.fill({**dict(self.at), "matrix": matrix, "tensor": tensor})
 
     @cached_property
     def name(self) -> str:
         return self.folded(dict(self.at))
 
     def folded(self, values: Mapping[str, Any]) -> str:
-        """The unit's name with something else for each placeholder, as in `layers.{0..47}`."""
-        return self.names.output.fill({**values, "matrix": "", "tensor": ""}).rstrip("._")
+        """The unit's name with something else for each placeholder, as in `layers.{0..47}`: that of its matrix, or how
+        the names of all its matrices begin."""
+        matrix = self.matrices[0] if len(self.matrices) == 1 else ""
+        named = [
+            template.fill({**values, "matrix": matrix or _ANY, "tensor": ""}).rstrip("._").split(".")
+            for template in self.names.outputs(matrix)
+        ]
+        alike = itertools.takewhile(lambda steps: len({*steps}) == 1 and _ANY not in steps[0], zip(*named))
+        return ".".join(steps[0] for steps in alike) or self.key
 
     def sizes(self, numbers: Mapping[str, int]) -> dict[str, int | tuple[int, ...]]:
         found = {axis: tuple(_evaluated(size, numbers) for size in sizes) for axis, sizes in self.names.sizes.items()}
         return {axis: sizes if len(sizes) > 1 else sizes[0] for axis, sizes in found.items()}
 
-    def whole(self, numbers: Mapping[str, int]) -> dict[str, int]:
-        return {axis: _evaluated(size, numbers) for axis, size in self.names.whole.items()}
+
+_ANY = "{matrix}"
+"""Stands for a matrix."""
 
 
 # --- from a tensor's name to its place --------------------------------------------------------------------------------
@@ -397,20 +428,21 @@ def _numbered(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parts_of(unit: UnitNames, specs: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Every (matrix, part) of a unit's module; the part is empty where a matrix has none."""
+    """Every (matrix, part) of a unit; the part is empty where a matrix has none."""
     module = load_spec(unit.module, specs=specs, kind="module")
     assert isinstance(module, Module)
     bound = bind(module, own_params(unit, module))
-    if isinstance(unit.source, dict) and set(unit.source) != set(module.matrices):
+    held = held_matrices(module, bound, unit.only)
+    if isinstance(unit.source, dict) and set(unit.source) != set(held):
         raise LayoutError(
-            f"names for the matrices {', '.join(unit.source)}, module `{module.name}` has {', '.join(module.matrices)}",
+            f"names for the matrices {', '.join(unit.source)}, of module `{module.name}` they are {', '.join(held)}",
             code="LP214",
             name="unknown-architecture",
             help="state a template for each matrix under `source`",
         )
-    for name, matrix in module.matrices.items():
+    for name, matrix in held.items():
         parts = parse_names(matrix.parts.fill(bound)) if isinstance(matrix.parts, Template) else matrix.parts
-        yield from ((name, part) for part in parts or ("",))
+        yield from ((name, part) for part in (matrix.n if isinstance(matrix.n, dict) else parts) or ("",))
 
 
 def own_params(unit: UnitNames, module: Module) -> dict[str, ParamValue]:

@@ -65,18 +65,20 @@ def number_of(ranks: Ranks) -> int:
 @dataclass
 class Planner:
     """Compiles plans for some ranks. `to` are the kernels asked for; with none, they are chosen by the codes. `dtype`
-    is that of the activations, None for that of each layer's own tensors; `params` are the kernels' own."""
+    is that of the activations, None for that of each layer's own tensors; `params` are the kernels' own; `experts` has
+    the expert of each place that ranks have for one, where some experts have several."""
 
     ranks: tuple[Ranks, ...]
     to: tuple[str, ...]
     specs: tuple[str, ...]
     dtype: str | None = None
     params: dict[str, ParamValue] = field(default_factory=dict)
+    experts: tuple[int, ...] = ()
     known: dict[tuple, tuple[Plan, ...]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[Plan, ...]:
         """The plan of each rank. LayoutError names the unit, then what the planner has to say."""
-        key = (job.unit.key, job.group.spec.name, tuple(job.sizes.items()), tuple(job.params.items()))
+        key = (job.unit.key, job.only, job.group.spec.name, tuple(job.sizes.items()), tuple(job.params.items()))
         if key not in self.known:
             try:
                 self.known[key] = self._compiled(job)
@@ -90,7 +92,6 @@ class Planner:
         for ranks in map(self._own_ranks, self.ranks, [job] * len(self.ranks)):
             if ranks not in made:
                 made[ranks] = self._compile(job, target, params, ranks)
-        check_whole(next(iter(made.values())), job.whole)
         first = next(iter(made))
         if len(made) == first.tp * first.ep:
             prove_ranks(tuple(made.values()), specs=self.specs)
@@ -118,6 +119,8 @@ class Planner:
             ep_rank=ranks.ep_rank,
             sharded=sharded,
             grains=grains,
+            only=job.only,
+            experts=self.experts if self._module(job).experts else (),
             specs=self.specs,
         )
 
@@ -126,7 +129,8 @@ class Planner:
         params = self._params(job)
         if job.quantized:
             module = self._module(job)
-            found = matrices(module, bind(module, own_params(job.unit.names, module)), job.sizes, Ranks())
+            bound = bind(module, own_params(job.unit.names, module))
+            found = matrices(module, bound, job.sizes, Ranks(), only=job.only)
             stated = {**({"dtype": self.dtype} if self.dtype else {}), **self.params}
             name = kernel_for(job.group.spec, job.params, found, asked=self.to, stated=self.params, specs=self.specs)
             known = load_spec(name, specs=self.specs, kind="kernel").params
@@ -156,23 +160,6 @@ class Planner:
     def _params(self, job: Job) -> dict[str, ParamValue]:
         own = {name: value for name, value in job.unit.names.params.items() if not name.startswith("source.")}
         return {**own, **{f"source.{name}": value for name, value in job.params.items()}}
-
-
-def check_whole(plan: Plan, whole: Mapping[str, int]) -> None:
-    """Ranks keep neighbours together that belong together: a head is one rank's. whole: axis -> how many do."""
-    for extent in plan.extents:
-        grain = whole.get(extent.axis, 1)
-        if extent.part != "*" and extent.length < extent.size and extent.length % grain:
-            count = extent.size // grain
-            fits = max(ranks for ranks in range(1, plan.ranks.tp) if count % ranks == 0)
-            where = f"axis `{extent.axis}`" + (f" of part `{extent.part}`" if extent.part else "")
-            raise LayoutError(
-                f"{where} has {count} heads of {grain}, which {plan.ranks.tp} tensor-parallel ranks do not "
-                "divide evenly",
-                code="LP120",
-                name="uneven-cut",
-                help=f"{fits} ranks divide them",
-            )
 
 
 def within(job: Job, error: LayoutError) -> LayoutError:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from layoutdsl.checkpoints.folder import Entry, read_header, read_tensor
 from layoutdsl.errors import Diagnostic, LayoutError
 from layoutdsl.plan import Plan, params_of
-from layoutdsl.resolve import Ranks, bind
+from layoutdsl.resolve import Ranks, bind, with_defaults
 
 if TYPE_CHECKING:
     from layoutdsl.checkpoints.binding import Job
@@ -240,7 +240,8 @@ def _facts(job: Job, plan: Plan, rank: _Rank, specs: tuple[str, ...]) -> Iterato
     yield "the parameters", params_of(plan.source), bind(job.group.spec, job.params)
     yield "the module", plan.module.spec, module.name
     yield "the module's parameters", params_of(plan.module), bind(module, own_params(job.unit.names, module))
-    yield "the sizes", dict(plan.sizes), job.sizes
+    yield "the sizes", dict(plan.sizes), with_defaults(module, job.sizes)
+    yield "the matrices", plan.only, job.only
     yield "the ranks", plan.ranks, ranks
     yield "sources cut beforehand:", plan.sharded, False
 

@@ -18,6 +18,7 @@ from layoutdsl import library
 from layoutdsl.checkpoints.binding import Job, by_part, plain
 from layoutdsl.checkpoints.folder import read_config
 from layoutdsl.checkpoints.names import (
+    EXPERT,
     Names,
     Sizes,
     Unit,
@@ -108,6 +109,9 @@ def _path_of(spec: Checkpoint, named: str, specs: tuple[str, ...]) -> Path:
     return next(paths, Path(named))
 
 
+MOST_LAYERS = 4096
+
+
 @dataclass(frozen=True)
 class _Reader:
     """Finds the units that a model has, with their formats."""
@@ -121,12 +125,32 @@ class _Reader:
 
     def alike(self) -> Iterator[list[Job]]:
         """Units of one kind, format and size, together."""
+        self._check()
         for key in filter(self._is_there, self.names.units):
             found: dict[tuple[object, ...], list[Job]] = {}
             for unit in instances(self.names, key, self.numbers):
                 job = self._job(unit)
                 found.setdefault((job.group.spec.name, *job.params.items()), []).append(job)
             yield from found.values()
+
+    def _check(self) -> None:
+        """LayoutError for more layers than any model has, and where no alternative of a choice has its sizes stated."""
+        for key in self.names.count:
+            if key != EXPERT and self.numbers.count(key) > MOST_LAYERS:
+                raise LayoutError(
+                    f"config.json counts {self.numbers.count(key)} of `{key}`, more than any model has",
+                    code="LP215",
+                    name="bad-config",
+                    help=f"correct config.json; at most {MOST_LAYERS} are taken",
+                )
+        choices: dict[str, list[str]] = {}
+        for key, unit in self.names.units.items():
+            there = unit.there
+            if there.choice is not None and (not there.in_ or self.architecture in there.in_):
+                choices.setdefault(there.choice, []).append(key)
+        for keys in choices.values():
+            if not any(self.names.units[key].there.maybe or self._is_stated(key) for key in keys):
+                Unit(keys[0], self.names.units[keys[0]], ()).sizes(self.numbers)  # raises, and names what is lacking
 
     @cached_property
     def _twice(self) -> set[str]:

@@ -26,6 +26,7 @@ from layoutdsl.resolve import (
     named,
     stored_group,
     tensors,
+    tile_of,
     with_extents,
 )
 
@@ -287,11 +288,12 @@ def _named(plan: Plan, source: Side, wide: Sequence[Matrix]) -> None:
 def _tiled(plan: Plan, kernel: Kernel, wide: Sequence[Matrix]) -> None:
     if [name for name, _, _ in plan.tiles] != [matrix.name for matrix in wide]:
         broken("header", "the tile families are not one per matrix of a kernel, in their order")
-    families = [(tile.n, tile.k) for tile in kernel.accepts.tiles]
     for matrix, (_, n, k) in zip(wide, plan.tiles):
-        if (n, k) not in families or matrix.n_padded % n or matrix.k.padded % k:
+        tile = tile_of(kernel, matrix.n_padded, matrix.k.padded)
+        if tile is None or (tile.n, tile.k) != (n, k):
             size = f"{matrix.n_padded} x {matrix.k.padded}"
-            broken("header", f"`{matrix.name}` of {size} does not fit tiles of {n} x {k} of kernel `{kernel.name}`")
+            fits = f"fits tiles of {tile.n} x {tile.k}" if tile else "fits no tile"
+            broken("header", f"`{matrix.name}` of {size} {fits} of kernel `{kernel.name}`")
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------

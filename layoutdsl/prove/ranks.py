@@ -51,10 +51,10 @@ def _are_all_ranks(plans: Sequence[Plan]) -> None:
                 broken(
                     "complete", f"the plans of rank {first.ranks.rank} and {plan.ranks.rank} differ in their {field}"
                 )
-        if [extent.padded for extent in plan.extents] != [extent.padded for extent in first.extents]:
-            broken("complete", f"rank {first.ranks.rank} and {plan.ranks.rank} are padded to different extents")
         if (plan.ranks.tp, plan.ranks.ep) != (first.ranks.tp, first.ranks.ep):
             broken("complete", f"a plan of {plan.ranks.tp} x {plan.ranks.ep} ranks stands among those of others")
+        if [extent.padded for extent in plan.extents] != [extent.padded for extent in first.extents]:
+            broken("complete", f"rank {first.ranks.rank} and {plan.ranks.rank} are padded to different extents")
     have = sorted((plan.ranks.rank, plan.ranks.ep_rank) for plan in plans)
     if len(have) != first.ranks.tp * first.ranks.ep or len(set(have)) != len(have):
         every = f"plans of {first.ranks.tp} x {first.ranks.ep} ranks"
@@ -67,8 +67,6 @@ def _complete(plans: Sequence[Given], at: int, source: str) -> None:
     found = 0
     for given in plans:
         read = _read(given.plan.programs[at], source, z)
-        if not given.plan.experts[0]:
-            found += read
         for one in given.plan.source_experts:
             found += read * expert.power(one)
     output = plans[0].plan.programs[at].output

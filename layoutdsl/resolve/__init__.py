@@ -29,6 +29,7 @@ from layoutdsl.resolve.padding import (
     stored_group,
     taken,
     tile_of,
+    up,
     widened,
     worth,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "taken",
     "tensors",
     "tile_of",
+    "up",
     "widened",
     "with_defaults",
     "with_extents",

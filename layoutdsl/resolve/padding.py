@@ -23,11 +23,10 @@ CHOICES = ("even", "finer groups", "uneven", "one group a rank", "front pad")
 
 @dataclass(frozen=True)
 class Fit:
-    """A matrix as a kernel takes it: padded, its group along k (0: one group) and its tile family."""
+    """A matrix as a kernel takes it: padded, and its group along k (0: one group)."""
 
     matrix: Matrix
     group: int
-    tile: Tile
 
     @property
     def duties(self) -> int:
@@ -60,38 +59,34 @@ def front_of(start: int, length: int, group: int, stored: int) -> int:
 
 def fronts(matrix: Matrix, group: int, stored: int) -> list[int]:
     """The same for every rank that holds something."""
+    if not group or not stored:
+        return []
     return [front_of(start, length, group, stored) for start, length in matrix.k.all() if length]
 
 
 def is_inside(matrix: Matrix, stored: int) -> bool:
     """Whether each rank's inputs lie inside one group of the source."""
-    return not stored or all(
-        start // stored == (start + length - 1) // stored for start, length in matrix.k.all() if length
-    )
+    if not stored:
+        return True
+    return all(start // stored == (start + length - 1) // stored for start, length in matrix.k.all() if length)
 
 
 def groups_of(kernel: Kernel, source: Side, matrix: Matrix, given: int | None) -> tuple[int, ...]:
     """The groups along k with which the kernel may read a matrix (0: one group), the source's own first; only the one
     given, where one is. Raises LayoutError where there is none."""
     stored = stored_group(source, matrix)
-    if given is not None:
-        return (_group(kernel, matrix, given, stored),)
-    found: list[int] = []
-    refused: LayoutError | None = None
-    for group in _wanted(kernel, matrix, int(source.params.get("group", -1)), stored):
-        try:
-            found.append(_group(kernel, matrix, group, stored))
-        except LayoutError as error:
-            refused = refused or error
+    inside = is_inside(matrix, stored)
+    own = int(source.params.get("group", -1))
+    wanted = [given] if given is not None else list(_wanted(kernel, own, stored, inside))
+    found = [max(group, 0) for group in wanted if _reads(kernel, matrix, group, stored, inside)]
     if not found:
-        assert refused is not None
-        raise refused
+        raise _unread(kernel, matrix, wanted[0], stored, inside)
     return tuple(dict.fromkeys(found))
 
 
-def _wanted(kernel: Kernel, matrix: Matrix, own: int, stored: int) -> Iterator[int]:
+def _wanted(kernel: Kernel, own: int, stored: int, inside: bool) -> Iterator[int]:
     accepted = kernel.accepts.groups
-    if is_inside(matrix, stored):
+    if inside:
         if -1 in accepted:
             yield -1
             return
@@ -102,22 +97,28 @@ def _wanted(kernel: Kernel, matrix: Matrix, own: int, stored: int) -> Iterator[i
     yield from sorted((group for group in accepted if 0 < group < stored and stored % group == 0), reverse=True)
 
 
-def _group(kernel: Kernel, matrix: Matrix, group: int, stored: int) -> int:
-    """The group, 0 for one, if the kernel can read the matrix with it; else LayoutError."""
-    taken(kernel, matrix, group)
-    if is_inside(matrix, stored):
-        return max(group, 0)
-    if group < 0 or stored % group:
-        raise LayoutError(
+def _reads(kernel: Kernel, matrix: Matrix, group: int, stored: int, inside: bool) -> bool:
+    """Whether the kernel can read the matrix with a group."""
+    if group not in kernel.accepts.groups:
+        return False
+    if inside:
+        return True
+    return group > 0 and stored % group == 0 and (matrix.k.seen or not any(fronts(matrix, group, stored)))
+
+
+def _unread(kernel: Kernel, matrix: Matrix, group: int, stored: int, inside: bool) -> LayoutError:
+    """Why it cannot."""
+    if group not in kernel.accepts.groups:
+        return _not_taken(kernel, matrix, group)
+    if not inside and (group < 0 or stored % group):
+        return LayoutError(
             f"`{matrix.name}` has groups of {stored} along `{matrix.k.axis}`, which "
             f"{_shown(group)} of kernel `{kernel.name}` would join",
             code="LP124",
             name="groups-joined",
             help=f"the kernel's groups must divide {stored}; leave target.group out to keep them",
         )
-    if not matrix.k.seen and any(fronts(matrix, group, stored)):
-        raise _group_cut(kernel, matrix, group, stored)
-    return group
+    return _group_cut(kernel, matrix, group, stored)
 
 
 def groups_nest(source: Side, target: Side, matrix: Matrix) -> None:
@@ -135,13 +136,17 @@ def groups_nest(source: Side, target: Side, matrix: Matrix) -> None:
 
 def taken(kernel: Kernel, matrix: Matrix, group: int) -> int:
     """The group, -1 as 0, if the kernel takes it; else LayoutError."""
-    if group in kernel.accepts.groups:
-        return max(group, 0)
+    if group not in kernel.accepts.groups:
+        raise _not_taken(kernel, matrix, group)
+    return max(group, 0)
+
+
+def _not_taken(kernel: Kernel, matrix: Matrix, group: int) -> LayoutError:
     help = "it takes " + ", ".join("one group (-1)" if g == -1 else str(g) for g in kernel.accepts.groups)
     finer = max((g for g in kernel.accepts.groups if 0 < g < group and group % g == 0), default=0)
     if finer:
         help += f"; target.group={finer} repeats each scale for {group // finer} finer groups"
-    raise LayoutError(
+    return LayoutError(
         f"`{matrix.name}` has {_shown(group)} along `{matrix.k.axis}`, which kernel `{kernel.name}` does not take",
         code="LP123",
         name="group-not-taken",
@@ -199,13 +204,14 @@ def fits(
         for m, group, own in zip(found, groups, stored)
     ]
     least = [max(fronts(m, group, own), default=0) + m.k.widest for m, group, own in zip(found, groups, stored)]
-    shapes: dict[tuple[Shape, ...], tuple[Tile, ...]] = {}
-    for tiles in product(kernel.accepts.tiles, repeat=len(found)):
-        for joined in (False, True) if tight else (True,):
-            shapes.setdefault(_shapes(found, tiles, groups, least, joined), tiles)
+    shapes = {
+        _shapes(found, tiles, groups, least, joined): None
+        for tiles in product(kernel.accepts.tiles, repeat=len(found))
+        for joined in ((False, True) if tight else (True,))
+    }
     return [
-        tuple(Fit(widened(m, *shape), group, tile) for m, shape, group, tile in zip(fronted, chosen, groups, tiles))
-        for chosen, tiles in shapes.items()
+        tuple(Fit(widened(m, *shape), group) for m, shape, group in zip(fronted, chosen, groups))
+        for chosen in shapes
         if not any(other != chosen and _is_within(other, chosen) for other in shapes)
     ]
 
