@@ -92,7 +92,7 @@ FAMILIES = {
 NEVER = {("mxfp8", "marlin_fp8_a16"), ("marlin_mxfp8_a16", "marlin_fp8_a16"), ("marlin_fp8_a16", "marlin_mxfp8_a16")}
 """The same code, but no group that both take."""
 PAIRS = [(family, a, b) for family, (names, _) in FAMILIES.items() for a in names for b in names if (a, b) not in NEVER]
-MODULES = ("linear", "linear_fused", "moe_gated", "moe_plain", "mlp_gated", "attention")
+MODULES = ("linear", "linear_fused", "moe_gated", "moe_plain", "attention")
 FREE = (
     "dtype",
     "scale_dtype",
@@ -143,13 +143,16 @@ def cases(draw, family, source, target, module, whole=False):
     sizes: dict[str, int | tuple[int, ...]]
     if module.startswith("moe"):
         ep = pick(1, 2)
-        sizes = {"e": ep * pick(1, 2), "i": tp * pick(8, 16, 21, 32, 64), "h": pick(16, 40, 66, 100)}
+        sizes = {"e": ep * pick(1, 2), "i": tp * pick(8, 16, 21, 32, 64) + pick(0, 1), "h": pick(16, 40, 66, 100)}
+    elif module == "attention":
+        kv = pick(1, 2, 3)
+        sizes = {"q": kv * pick(1, 2, 3), "kv": kv, "d": pick(8, 20, 40), "h": pick(16, 40, 66)}
     else:
         params["module.split"] = pick("n", "k", "none")
         n, k = tp * pick(1, 4, 8, 24, 33), tp * pick(1, 16, 32, 44, 64, 128)
         sizes = {"n": n, "k": k}
     if whole:
-        sizes = {axis: 64 if axis in ("n", "i") else 128 if axis in ("k", "h") else 2 for axis in sizes}
+        sizes = {axis: 64 if axis in ("n", "i", "d") else 128 if axis in ("k", "h") else 2 for axis in sizes}
         n, tp, ep = 64, 1, 1
     if module == "linear_fused":
         names = pick("q,k,v", "gate,up")

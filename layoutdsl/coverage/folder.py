@@ -8,8 +8,8 @@ experts) all whose sizes are stated are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from layoutdsl.checkpoints.names import (
     Names,
     Sizes,
     Unit,
-    UnitNames,
     for_architecture,
     instances,
     parts_of,
@@ -129,8 +128,8 @@ class _Reader:
         for key in filter(self._is_there, self.names.units):
             found: dict[tuple[object, ...], list[Job]] = {}
             for unit in instances(self.names, key, self.numbers):
-                job = self._job(unit)
-                found.setdefault((job.group.spec.name, *job.params.items()), []).append(job)
+                for job in self._jobs(unit):
+                    found.setdefault((job.only, job.group.spec.name, *job.params.items()), []).append(job)
             yield from found.values()
 
     def _check(self) -> None:
@@ -184,26 +183,34 @@ class _Reader:
             return False
         return True
 
-    def _job(self, unit: Unit) -> Job:
-        group = self._group(unit)
+    def _jobs(self, unit: Unit) -> list[Job]:
+        """One, or one for each of the unit's matrices where these are not all of one format."""
+        groups = {matrix: self._group(unit, matrix) for matrix, _ in parts_of(unit.names, self.specs)}
+        kinds = list(groups.values())
+        if all((kind.spec.name, kind.stated) == (kinds[0].spec.name, kinds[0].stated) for kind in kinds):
+            return [self._job(unit, kinds[0], groups)]
+        return [self._job(replace(unit, only=(matrix,)), group, (matrix,)) for matrix, group in groups.items()]
+
+    def _job(self, unit: Unit, group: Group, matrices: Iterable[str]) -> Job:
         own = {name.removeprefix("source."): value for name, value in unit.names.params.items()
                if name.startswith("source.")}  # fmt: skip
         own = {name: value for name, value in own.items() if name == "parts" or name in group.spec.params}
-        if any("part" in placeholders(template) for template in unit.names.templates):
+        if any(by_part(unit, matrix) for matrix in matrices):
             own = {"parts": "apart", **own}
         if self.dtype and "dtype" in group.spec.params:
             own = {"dtype": self.dtype, **own}
         params = bind(group.spec, {**own, **group.stated})
-        return Job(unit, group, {}, unit.sizes(self.numbers), params, unit.whole(self.numbers))
+        return Job(unit, group, {}, unit.sizes(self.numbers), params)
 
-    def _group(self, unit: Unit) -> Group:
-        """The format that config.json declares for all layers of a unit."""
-        if unit.names.quantized == "maybe" or not _has_tensors(unit.names):
+    def _group(self, unit: Unit, matrix: str) -> Group:
+        """The format that config.json declares for all layers of a unit's matrix."""
+        if unit.names.quantized == "maybe" or "tensor" not in placeholders(unit.names.template(matrix)):
             return plain(self.specs)
         kinds: dict[str, Group | None] = {}
-        for matrix, part in parts_of(unit.names, self.specs):
-            layer = unit.layer(matrix, part if by_part(unit, matrix) else "")
-            kinds[layer] = self.formats.of(layer)
+        for name, part in parts_of(unit.names, self.specs):
+            if name == matrix:
+                layer = unit.layer(matrix, part if by_part(unit, matrix) else "")
+                kinds[layer] = self.formats.of(layer)
         first = next(iter(kinds))
         for layer, kind in kinds.items():
             if kind != kinds[first]:
@@ -217,17 +224,12 @@ class _Reader:
         return kinds[first] or plain(self.specs)
 
 
-def _has_tensors(unit: UnitNames) -> bool:
-    """Whether the unit can hold a format's tensors; else its names are those of plain weights."""
-    return all("tensor" in placeholders(template) for template in unit.templates)
-
-
 def _row(jobs: Sequence[Job], reader: _Reader, planner: Planner) -> Row:
     job, names = jobs[0], reader.names
     target, params = planner.target(job)
     need = Need(
         str(job.group.path), target, job.unit.names.module, tuple(job.sizes.items()), tuple(params.items()),
-        tuple(job.whole.items()),
+        job.only,
     )  # fmt: skip
     choice, alternative = _choice(names, job.unit.key)
     return Row(folded([one.unit for one in jobs]), ((job.unit.key, need),), len(jobs), choice, alternative)

@@ -19,14 +19,14 @@ Size = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Need:
-    """What `compile_plan` takes, without ranks. whole: axis -> how many neighbours a rank keeps together."""
+    """What `compile_plan` takes, without ranks. only: the matrices of the module that are needed; none for all."""
 
     source: str
     target: str
     module: str
     sizes: tuple[tuple[str, Size], ...]
     params: tuple[tuple[str, ParamValue], ...]
-    whole: tuple[tuple[str, int], ...] = ()
+    only: tuple[str, ...] = ()
 
     @property
     def kernel(self) -> str:

@@ -18,7 +18,8 @@ def left_over(need: Need, specs: tuple[str, ...]) -> str | None:
     """Why no writer makes files of these sizes; None where nothing is left over."""
     module, source, params = need.of_module(specs), need.of_source(specs), dict(need.params)
     whole = Side(source, bind(source, side(params, "source", {**source.params, "parts": None})), "whole")
-    for matrix in matrices(module, bind(module, side(params, "module", module.params)), dict(need.sizes), Ranks()):
+    bound = bind(module, side(params, "module", module.params))
+    for matrix in matrices(module, bound, dict(need.sizes), Ranks(), only=need.only):
         for tensor in tensors(whole, matrix):
             word = DTYPE_BITS[tensor.dtypes[0]] // tensor.code.bits
             for axis, extent, chain in _extents(matrix, tensor):

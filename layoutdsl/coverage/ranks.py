@@ -62,8 +62,9 @@ class _Cut:
         self.has_bias = any(info.role == "bias" for info in plan.inputs)
 
     def matrices(self, ranks: Ranks) -> tuple[Matrix, ...]:
+        plan = self.plan
         return matrices(
-            self.module, params_of(self.plan.module), dict(self.plan.sizes), ranks, dict(self.plan.grains)
+            self.module, params_of(plan.module), dict(plan.sizes), ranks, dict(plan.grains), only=plan.only
         )
 
     def _periods(self, matrix: Matrix) -> Iterator[tuple[str, int]]:

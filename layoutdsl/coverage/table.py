@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from layoutdsl.checkpoints.planning import check_whole
 from layoutdsl.checkpoints.report import AS_IT_IS, size_of
 from layoutdsl.compile import compile_plan
 from layoutdsl.coverage.needs import Asked, Need, Row
@@ -233,7 +232,6 @@ def _outcome(key: Key, specs: tuple[str, ...]) -> Outcome | Diagnostic:
 
 def _served(need: Need, tp: int, ep: int, specs: tuple[str, ...]) -> Outcome:
     first = _compiled(need, Ranks(tp, 0, ep), specs)
-    check_whole(first, dict(need.whole))
     stored, padded, widest = 0, Fraction(), 0
     found = kinds(first, specs)
     for kind in found:
@@ -249,7 +247,7 @@ def _served(need: Need, tp: int, ep: int, specs: tuple[str, ...]) -> Outcome:
 def _compiled(need: Need, ranks: Ranks, specs: tuple[str, ...]) -> Plan:
     return compile_plan(
         need.source, need.target, need.module, dict(need.sizes), params=dict(need.params), tp=ranks.tp,
-        rank=ranks.rank, ep=ranks.ep, ep_rank=ranks.ep_rank, specs=specs,
+        rank=ranks.rank, ep=ranks.ep, ep_rank=ranks.ep_rank, only=need.only, specs=specs,
     )  # fmt: skip
 
 
