@@ -443,8 +443,10 @@ class Builder:
         padded = target_mode(self.request) == "padded"
         if self.orders[matrix.name] is not None and k.seen:
             self.duties.append(Duty("gather_input", matrix.name, k.axis, tensor=f"{matrix.name}.k_perm"))
-        if padded and k.seen and k.padded > k.widest:
-            self.duties.append(Duty("pad_input", matrix.name, k.axis, front=k.front, rest=k.rest))
+        width = k.length if self.orders[matrix.name] is not None else k.widest
+        if padded and k.seen and k.padded > width:
+            rest = k.padded - k.front - width
+            self.duties.append(Duty("pad_input", matrix.name, k.axis, front=k.front, rest=rest))
         for other in self.pairs if padded and not k.seen else ():
             written = other.matrix.n[0]
             if written.axis == k.axis and written.padded < k.padded:

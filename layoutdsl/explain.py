@@ -1,6 +1,7 @@
-"""A plan in words: axes, tensors, steps, padding with its reasons and its price, losses, checks and duties.
+"""A plan in words: axes, choice, tensors, steps, padding with its reasons and its price, memory, losses, duties.
 
-Everything here is read off the plan alone, so it also explains a plan that came from a file.
+What a plan says is read off it alone, so a plan that came from a file is explained alike. What else could have been
+chosen, and what other ranks store, is worked out from the specs that it names, and left out where they are not found.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from layoutdsl.codes import code_named
-from layoutdsl.layout import Run
-from layoutdsl.plan import Extent, Move, Plan, Program, Reduction, TensorInfo
+from layoutdsl.backends.torch_scratch import scratch
+from layoutdsl.errors import LayoutError
+from layoutdsl.pairs import Request
+from layoutdsl.plan import Extent, Plan, Program, Reduction
+from layoutdsl.planner import Choice
+from layoutdsl.price import MUCH, bytes_of, elements, empty_ranks, everywhere, lighter, padding, recalled, rivals
 from layoutdsl.recodes import Recode
-from layoutdsl.resolve import dealt
+from layoutdsl.resolve import CHOICES, dealt
+
+__all__ = ["REASONS", "explain", "padding", "recoded"]
 
 WIDTH = 100
 
@@ -28,48 +34,32 @@ REASONS = {
 """Why a pad is harmless, in words; `fill` is the reason of pads that a program fills rather than sets."""
 
 
-def explain(plan: Plan) -> str:
+CHOSEN = dict(zip(CHOICES, (
+    "every rank holds the same share",
+    "the kernel gets smaller groups than the checkpoint has, each scale stands for several",
+    "ranks hold whole groups of the kernel, or whole heads, dealt as evenly as can be",
+    "the share of each rank lies inside one group of the checkpoint",
+    "a rank whose share begins inside a group is padded in front, to where a group of the kernel begins",
+), strict=True))  # fmt: skip
+"""What each choice of the planner means."""
+
+
+def explain(plan: Plan, specs: tuple[str, ...] = ()) -> str:
     """The report that `layoutdsl plan` prints."""
-    sections = (_header(plan), _axes(plan), _tensors(plan), _steps(plan), _padding(plan), _notes(plan))
+    request, why = _request(plan, specs)
+    sections = (
+        _header(plan), _axes(plan), _choice(plan, request, why), _tensors(plan), _steps(plan), _padding(plan, request),
+        _memory(plan), _notes(plan, request),
+    )  # fmt: skip
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section)))
 
 
-def padding(plan: Plan) -> list[tuple[str, str, str, int, Fraction]]:
-    """(output, pad code, reason, how many codes, their bytes) of all that is stored and holds no logical element; the
-    pad code is empty where it is filled from the data. Over all experts of the rank."""
-    found: list[tuple[str, str, str, int, Fraction]] = []
-    for program in plan.programs:
-        info, counts = plan.output[program.output], dict[tuple[str, str], int]()
-        pads = [(str(move.pad), move.reason, move) for move in program.moves if move.kind == "pad"]
-        fills = [("", "fill", move) for move in program.fill.moves] if program.fill else []
-        for code, reason, move in (*pads, *fills):
-            counts[code, reason] = counts.get((code, reason), 0) + _elements(move) * _copies(info)
-        found += [(info.name, code, reason, count, Fraction(count * code_named(info.code).bits, 8))
-                  for (code, reason), count in counts.items()]
-    return found
-
-
-def _elements(move: Move) -> int:
-    return _spots(move.n) * _spots(move.k)
-
-
-def _spots(runs: Sequence[Run]) -> int:
-    """Stored elements along one axis: a loop that stands still repeats one, a joined run repeats another's."""
-    total = 0
-    for run in runs:
-        count = 0 if run.join else 1
-        for times, _, step, _ in run.loops:
-            count *= times if step else 1
-        total += count
-    return total
-
-
-def _copies(info: TensorInfo) -> int:
-    return 1 if info.shared or not info.experts else info.experts
-
-
-def _bytes(info: TensorInfo) -> int:
-    return info.codes * code_named(info.code).bits * _copies(info) // 8
+def _request(plan: Plan, specs: tuple[str, ...]) -> tuple[Request | None, str]:
+    """What was asked for, of a plan towards a kernel; or why that is not known."""
+    try:
+        return (recalled(plan, specs) if plan.groups else None), ""
+    except LayoutError as error:
+        return None, error.message
 
 
 def _header(plan: Plan) -> Iterator[str]:
@@ -94,13 +84,16 @@ def _header(plan: Plan) -> Iterator[str]:
 
 def _axes(plan: Plan) -> Iterator[str]:
     yield "Axes"
-    rows = [("matrix", "axis", "part", "whole", "this rank", "padded", "why")]
+    rows = [("matrix", "axis", "part", "whole", "this rank", "length", "front", "padded", "why")]
     for extent in plan.extents:
         here = f"{extent.start} to {extent.start + extent.length - 1}" if extent.length else "nothing"
         part = "all" if extent.part == "*" else extent.part
         rows.append((extent.matrix, f"{extent.role} = {extent.axis}", part, f"{extent.size:,}", here,
-                     f"{extent.padded:,}", "; ".join(_why(plan, extent))))
-    yield from _table(rows, right=(3, 5))
+                     f"{extent.length:,}", f"{extent.front:,}", f"{extent.padded:,}", "; ".join(_why(plan, extent))))
+    # A column that says nothing is left out.
+    idle = {at for at, empty in ((2, ""), (6, "0")) if all(row[at] == empty for row in rows[1:])}
+    shown = [tuple(cell for at, cell in enumerate(row) if at not in idle) for row in rows]
+    yield from _table(shown, right=tuple(shown[0].index(title) for title in ("whole", "length", "padded")))
 
 
 def _why(plan: Plan, extent: Extent) -> Iterator[str]:
@@ -109,9 +102,57 @@ def _why(plan: Plan, extent: Extent) -> Iterator[str]:
     if extent.padded > extent.length:
         on_axis = {other.matrix for other in plan.extents if other.role == "k" and other.axis == extent.axis}
         sizes = {size for name, size in plan.groups if name in on_axis and size}
-        whole = ["whole tiles", *(f"whole groups of {size}" for size in sorted(sizes))]
-        widest = ", as the widest rank has," if any(axis == extent.axis for axis, _ in plan.grains) else ""
+        whole = ["whole tiles", *(f"groups of {size}" for size in sorted(sizes))]
+        # Ranks hold `held` times the axis together: one that holds less than its share is not the widest.
+        widest = ", as the widest rank has," if extent.length * plan.ranks.tp < extent.size * extent.held else ""
         yield f"{extent.padded - extent.length:,} more{widest} for {' and '.join(whole)}"
+
+
+def _choice(plan: Plan, request: Request | None, why: str) -> Iterator[str]:
+    if not plan.groups:
+        return
+    yield f"Choice: {plan.choice}"
+    yield _wrapped(CHOSEN[plan.choice])
+    rows = [("matrix", "stored n x k", "tile", "group")]
+    tiles, stored = {name: f"{n} x {k}" for name, n, k in plan.tiles}, int(dict(plan.source.params).get("group", -1))
+    for name, group in plan.groups:
+        k = next(e for e in plan.extents if (e.matrix, e.role) == (name, "k"))
+        outputs = [e for e in plan.extents if (e.matrix, e.role) == (name, "n")]
+        n = next((e.padded for e in outputs if e.part == "*"), sum(e.padded for e in outputs))
+        rows.append((name, f"{n:,} x {k.padded:,}", tiles[name], _group(group, stored if 0 < stored < k.size else 0)))
+    yield from _table(rows, right=())
+    for axis, grain in plan.grains:
+        yield f"  {axis} is cut at multiples of {grain}"
+    if request is not None:
+        yield from _next_best(request)
+    if why:
+        yield _wrapped(f"left out, for want of the specs: the next best way, what all ranks store; {why}")
+
+
+def _group(group: int, stored: int) -> str:
+    """A kernel's group, and what it is of the checkpoint's."""
+    if not group:
+        return f"one, inside one of the checkpoint's {stored}" if stored else "one"
+    return f"{group}, {stored // group} for each of the checkpoint's {stored}" if group < stored else str(group)
+
+
+def _next_best(request: Request) -> Iterator[str]:
+    for rival in rivals(request):
+        share = f", {float(100 * abs(rival.more) / rival.bytes):.1f} %" if rival.more else ""
+        more = f"{abs(rival.more):,} bytes {'more' if rival.more > 0 else 'less'}{share}" if rival.more else "as much"
+        best = "next best" if rival.more >= 0 else "left to choose"
+        yield _wrapped(f"{best} for {', '.join(rival.matrices)}: {_way(rival.choice)}; it stores {more}")
+
+
+def _way(choice: Choice) -> str:
+    """Another way in words: its name, its cuts, and how each matrix is stored."""
+    cuts = [f"{axis} cut at multiples of {grain}" for axis, grain in choice.grains.items()]
+    sizes = [f"{fit.matrix.n_padded:,} x {fit.matrix.k.padded:,} in {_groups(fit.group)}" for fit in choice.fits]
+    return ", ".join([choice.name, *cuts, " and ".join(sizes)])
+
+
+def _groups(group: int) -> str:
+    return f"groups of {group}" if group else "one group"
 
 
 def _tensors(plan: Plan) -> Iterator[str]:
@@ -121,8 +162,8 @@ def _tensors(plan: Plan) -> Iterator[str]:
         for info in found:
             shape = " x ".join(map(str, info.full_shape)) or "one"
             dtypes = info.dtypes if title == "Reads" else info.dtypes[:1]
-            rows.append((info.name, " or ".join(dtypes), shape, f"{_bytes(info):,}", info.code))
-        rows.append(("total", "", "", f"{sum(map(_bytes, found)):,}", ""))
+            rows.append((info.name, " or ".join(dtypes), shape, f"{bytes_of(info):,}", info.code))
+        rows.append(("total", "", "", f"{sum(map(bytes_of, found)):,}", ""))
         yield from _table(rows, right=(3,))
 
 
@@ -143,7 +184,7 @@ def _step(program: Program, each: str) -> Iterator[tuple[str, str]]:
     for label, kind in (("move", "data"), ("make", "value")):
         if moves := [move for move in program.moves if move.kind == kind]:
             n, k = sum(len(move.n) for move in moves), sum(len(move.k) for move in moves)
-            yield label, (f"{_count(sum(map(_elements, moves)), 'code')}{each}, in {_count(n, 'run')} along n "
+            yield label, (f"{_count(sum(map(elements, moves)), 'code')}{each}, in {_count(n, 'run')} along n "
                           f"and {_count(k, 'run')} along k")
     yield "recode", recoded(program.recode, bool(program.operands))
     for operand in program.operands:
@@ -159,28 +200,56 @@ def _step(program: Program, each: str) -> Iterator[tuple[str, str]]:
         yield "values", ", ".join(map(str, program.values))
 
 
-def _padding(plan: Plan) -> Iterator[str]:
+def _padding(plan: Plan, request: Request | None) -> Iterator[str]:
     found = padding(plan)
-    if not found:
+    added, stored = sum((row[-1] for row in found), Fraction()), sum(map(bytes_of, plan.outputs))
+    everyone = everywhere(request) if request is not None and plan.ranks.tp * plan.ranks.ep > 1 else None
+    if not added and not (everyone and everyone.added):
         yield "Padding: none"
         return
     yield "Padding"
     rows = [("tensor", "pad code", "codes", "bytes", "why it is harmless")]
     for name, code, reason, count, size in found:
         rows.append((name, code or "from data", f"{count:,}", _exact(size), REASONS[reason]))
-    yield from _table(rows, right=(1, 2, 3))
-    added, stored = sum(row[-1] for row in found), sum(map(_bytes, plan.outputs))
-    yield f"  {_exact(Fraction(added))} bytes added: {float(100 * added / stored):.1f} % of what is stored"
+    yield from _table(rows, right=(1, 2, 3)) if found else ()
+    here = "" if everyone is None else " on this rank"
+    yield f"  {_exact(added)} bytes added{here}: {_percent(added / stored)} of what is stored"
+    if everyone is not None:
+        yield f"  {_exact(everyone.added)} bytes added on all ranks: {_percent(everyone.share)} of what is stored"
+    if request is not None:
+        yield from _less(plan, request, everyone.share if everyone is not None else added / stored)
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def _less(plan: Plan, request: Request, share: Fraction) -> Iterator[str]:
+    """The ranks that pad a tenth or less, where these pad more."""
+    found = lighter(request) if share > MUCH else None
+    if found is not None:
+        ranks, price = found
+        many = "as many ranks" if ranks.tp * ranks.ep == plan.ranks.tp * plan.ranks.ep else "fewer ranks"
+        flags = f"--tp {ranks.tp}" + (f" --ep {ranks.ep}" if ranks.ep > 1 else "")
+        yield f"  with {flags}, {many}: {_percent(price.share)}"
+
+
+def _percent(share: Fraction) -> str:
+    return f"{float(100 * share):.1f} %"
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    read, written, between = sum(map(bytes_of, plan.inputs)), sum(map(bytes_of, plan.outputs)), scratch(plan)
+    yield "Memory"
+    yield f"  {written:,} bytes stay: all that is written"
+    yield _wrapped(f"{read + written + between:,} bytes at most while it runs: all that is read and written, and "
+                   f"{between:,} of intermediate results on the torch backend")
+
+
+def _notes(plan: Plan, request: Request | None) -> Iterator[str]:
     notes = (
         ("Found in the data first", [f"{red.name}: {_reduced(red)}" for red in plan.reductions]),
         ("Checked in the data", [f"{_names(c.tensor for c in plan.checks if c.why == why)}: {why}"
                                  for why in dict.fromkeys(check.why for check in plan.checks)]),
         ("Losses", [f"{name}: {text}" for name, text in plan.losses] or ["none: every value is exact, or refused"]),
         ("Duties of the caller", [str(duty) for duty in plan.duties] or ["none"]),
-        ("Replicas", list(_replicas(plan))),
+        ("Ranks", [*_replicas(plan), *_empty(plan, request)]),
     )
     blocks = ["\n".join([title, *map(_wrapped, items)]) for title, items in notes if items]
     yield "\n\n".join(blocks)
@@ -199,6 +268,18 @@ def _replicas(plan: Plan) -> Iterator[str]:
         if times > 1:
             of = "" if whole else f" of {', '.join(parts)}"
             yield f"{matrix}: {times} tensor-parallel ranks hold each weight{of}"
+
+
+def _empty(plan: Plan, request: Request | None) -> Iterator[str]:
+    """Which tensor-parallel ranks hold nothing of an axis; of other ranks than this one, the specs know."""
+    here = {e.axis: [plan.ranks.rank] for e in plan.extents if not e.length}
+    ranks: dict[tuple[int, ...], list[str]] = {}
+    for axis, empty in (here if request is None else empty_ranks(request)).items():
+        ranks.setdefault(tuple(empty), []).append(axis)
+    for empty, axes in ranks.items():
+        first, last = empty[0], empty[-1]
+        who = f"rank {first} holds" if first == last else f"ranks {first} to {last} hold"
+        yield f"tensor-parallel {who} nothing of {' and '.join(axes)}: all padding"
 
 
 def _reduced(red: Reduction) -> str:
@@ -234,11 +315,16 @@ def recoded(recode: Recode, operand: bool = False) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]], right: tuple[int, ...]) -> Iterator[str]:
+    """Columns; what does not fit of the last one goes on below."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    indent = 2 + sum(width + 2 for width in widths[:-1])
     for row in rows:
         cells = [cell.rjust(width) if at in right else cell.ljust(width)
-                 for at, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        yield ("  " + "  ".join(cells)).rstrip()
+                 for at, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))]
+        last = row[-1].rjust(widths[-1]) if len(row) - 1 in right else row[-1]
+        first, *rest = textwrap.wrap(last, max(WIDTH - indent, 20), drop_whitespace=False) or [""]
+        yield ("  " + "  ".join([*cells, first])).rstrip()
+        yield from (" " * indent + line.strip() for line in rest)
 
 
 def _listed(label: str, text: str, indent: int = 2) -> Iterator[str]:

@@ -6,6 +6,7 @@ the padded extents that it states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,6 +34,13 @@ KERNELS = {
     "marlin_mxfp4_a8fp8": ("float8_e4m3fn", {}),
 }
 TILES = ((64, 128), (128, 64))
+# module -> the matrix that writes the inner axis and the one that reads it; parts of the first
+INNER = {
+    "moe_gated": ("w13", "w2", ("gate", "up")),
+    "moe_plain": ("w13", "w2", ("",)),
+    "mlp_gated": ("gate_up", "down", ("gate", "up")),
+    "mlp_plain": ("up", "down", ("",)),
+}
 STEP = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
 """Half a unit in the last place of 1, and half the least number."""
 
@@ -49,7 +57,7 @@ class Matrix(NamedTuple):
 @dataclass
 class Job:
     """A format's tensors into a kernel's, for one rank. `stored` says how fused parts are stored on either side;
-    `sharded`, that the file holds this rank's slice alone."""
+    `slots`, the expert of each place for one; `sharded`, that the file holds this rank's slice alone."""
 
     source: Format
     kernel: str
@@ -65,6 +73,7 @@ class Job:
     rank: int = 0
     ep: int = 1
     ep_rank: int = 0
+    slots: tuple = ()
     sharded: bool = False
 
     def __post_init__(self):
@@ -80,7 +89,7 @@ class Job:
             params["module.split"] = self.split
         if self.module == "linear_fused":
             params["module.names"] = ",".join(self.names)
-        if self.module in ("linear_fused", "moe_gated"):
+        if any(len(matrix.parts) > 1 for matrix in self.whole):
             params |= {"source.parts": self.stored[0], "target.parts": self.stored[1]}
         return compile_plan(
             self.source.spec,
@@ -92,6 +101,7 @@ class Job:
             rank=self.rank,
             ep=self.ep,
             ep_rank=self.ep_rank,
+            experts=self.slots,
             sharded=self.sharded,
             padded=self.padded,
         )
@@ -116,17 +126,22 @@ class Job:
 
     @property
     def whole(self) -> list[Matrix]:
-        sizes = self.sizes
-        if self.experts:
-            parts = ("gate", "up") if self.module == "moe_gated" else ("",)
-            cuts = ("n", "k") if self.tp > 1 else ("", "")
+        sizes, sharing = self.sizes, self.tp > 1
+        if self.module in INNER:
+            first, second, parts = INNER[self.module]
+            cuts = ("n", "k") if sharing else ("", "")
             return [
-                Matrix("w13", parts, (sizes["i"],) * len(parts), sizes["h"], cuts[0], False),
-                Matrix("w2", ("",), (sizes["h"],), sizes["i"], cuts[1], False),
+                Matrix(first, parts, (sizes["i"],) * len(parts), sizes["h"], cuts[0], False),
+                Matrix(second, ("",), (sizes["h"],), sizes["i"], cuts[1], False),
+            ]
+        if self.module.endswith("attention"):
+            return [
+                Matrix(name, parts, widths, k, cut if sharing else "", len(parts) > 1)
+                for name, parts, widths, k, cut in heads_of(self)
             ]
         parts = self.names if self.module == "linear_fused" else ("",)
         widths = sizes["n"] if isinstance(sizes["n"], tuple) else (sizes["n"],) * len(parts)
-        cut = self.split if self.tp > 1 and self.split != "none" else ""
+        cut = self.split if sharing and self.split != "none" else ""
         return [Matrix("linear", parts, widths, sizes["k"], cut, self.module == "linear_fused")]
 
     def holders(self, matrix: Matrix) -> list[tuple[str, tuple]]:
@@ -175,7 +190,9 @@ class Job:
 
     def logical(self, tensors: dict, matrix: Matrix, expert: int, decode) -> list[np.ndarray]:
         """The rank's [n, k] per part, in act-order sorted as the kernel has it."""
-        inner = self.order(tensors, self.matrices[1], expert) if matrix.name == "w13" else None
+        inner = None
+        if self.module in INNER and matrix.name == INNER[self.module][0]:
+            inner = self.order(tensors, self.matrices[1], expert)
         own = self.order(tensors, matrix, expert)
         found = []
         for rows in self.values(tensors, matrix, expert, decode):
@@ -185,12 +202,31 @@ class Job:
         return found
 
     @property
-    def held(self) -> range:
+    def held(self) -> Sequence[int]:
         """The experts of this rank, as the file counts them."""
         if self.sharded:
             return range(self.experts or 1)
-        owners = sorted(at % self.ep for at in range(self.experts or 1))
-        return range(owners.index(self.ep_rank), owners.index(self.ep_rank) + owners.count(self.ep_rank))
+        places = self.slots or range(self.experts or 1)
+        owners = sorted(at % self.ep for at in range(len(places)))
+        return places[owners.index(self.ep_rank) :][: owners.count(self.ep_rank)]
+
+
+def heads_of(job: Job):
+    """(name, parts, widths, k, what ranks cut) of each projection of attention. Ranks cut heads."""
+    size = dict(job.sizes)
+    q, h, dv = size["q"], size["h"], size.get("dv") or size["d"]
+    if job.module == "attention":
+        kv, d = size.get("kv", q), size["d"]
+        yield "qkv", ("q", "k", "v"), (q * size.get("dq", d), kv * d, kv * dv), h, "n"
+    elif job.params.get("module.queries") == "direct":
+        yield "q", ("",), (q * size["dq"],), h, "n"
+    else:
+        yield "q_a", ("",), (size["rq"],), h, ""
+        yield "q_b", ("",), (q * size["dq"],), size["rq"], "n"
+    if job.module == "latent_attention":
+        yield "kv_a", ("",), (size["akv"],), h, ""
+        yield "kv_b", ("",), (q * size["dkv"],), size["rkv"], "n"
+    yield "o", ("",), (h,), q * dv, "k"
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -252,7 +288,7 @@ def rows(job: Job, plan: Plan, matrix: Matrix, lengths: list[int]) -> list[np.nd
     if job.stored[1] == "alternating" and len(lengths) > 1:
         return [np.arange(length) * len(lengths) + part for part, length in enumerate(lengths)]
     extents = {e.part: e.padded for e in plan.extents if e.matrix == matrix.name and e.role == "n"}
-    widths = lengths if matrix.tail else [extents[part] for part in matrix.parts]
+    widths = [extents[part] for part in matrix.parts]
     return [np.arange(length) + sum(widths[:part]) for part, length in enumerate(lengths)]
 
 
@@ -366,7 +402,7 @@ def _check_passed(job, plan, tensors, made, matrix):
     for name, arrays in tensors.items():
         if name.startswith(matrix.name + ".") and name.endswith("input_scale"):
             np.testing.assert_array_equal(f32(made[name]).reshape(-1), [f32(arrays[e]).item() for e in job.held])
-    if not job.source.act_order or matrix.name == "w2":
+    if not job.source.act_order or matrix.name in {second for _, second, _ in INNER.values()}:
         return
     assert ("gather_input", f"{matrix.name}.k_perm") in {(duty.kind, duty.tensor) for duty in plan.duties}
     for at, expert in enumerate(job.held):

@@ -13,7 +13,6 @@ import itertools
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -444,7 +443,6 @@ def changed(entry: Entry, src: Path) -> Path:
         tensors |= {name: tensors[name].reshape(shape) for name in fnmatch.filter(list(tensors), pattern)}
     for pattern, value in entry.get("fill", {}).items():
         tensors |= {name: torch.full_like(tensors[name], value) for name in fnmatch.filter(list(tensors), pattern)}
-    shutil.rmtree(src / "model.safetensors", ignore_errors=True)
     (src / "model.safetensors").unlink()
     split(src, tensors, entry)
     if "cut" in entry:

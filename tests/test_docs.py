@@ -258,6 +258,12 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not dead, f"{path.relative_to(ROOT)} links to {', '.join(dead)}"
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_that_are_named_are_there(path: Path) -> None:
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text(encoding="utf-8")):
+        assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file} has no {name}"
+
+
 def test_generated_documents_are_fresh() -> None:
     command = [sys.executable, ROOT / "scripts" / "generate_docs.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -124,6 +124,8 @@ class _Matrix:
     # weights ----------------------------------------------------------------------------------------------------------
 
     def _weights(self, part: Part) -> None:
+        if not len(part.n) or not len(part.k):
+            return  # a rank without a head of its own
         source, target = part.windows()
         first, spread = part.columns()
         source_scales, target_scales = part.windows(k=first)

@@ -5,7 +5,8 @@
 
 The slice is itself a plan, from the checkpoint's format to the same format for one rank. What it only moves is read
 straight to its place; the little that is left (a stored shape, a word cut in two) goes through that plan. Where ranks
-cannot have slices of their own, as with act-order, the tensors are read whole.
+cannot have slices of their own (they cut groups of the checkpoint, or its inputs are in act-order), the tensors have
+their whole size in memory, and of each only the bytes that are needed are read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Source:
     """How one unit gets into memory, and the plan that goes on from there.
 
     spans: bytes of the files' tensors that are bytes of the slice's. rest: the plan that makes the slice's other
-    tensors, from whole ones. Without a `slice` the tensors are read whole.
+    tensors, from ones of the files' size. Without a `slice` all tensors are of that size.
     """
 
     plan: Plan
@@ -71,43 +72,56 @@ def source_of(planner: Planner, job: Job, plan: Plan) -> Source:
 def ranges(source: Source, job: Job) -> Iterator[tuple[Entry, int, int]]:
     """Every stretch of bytes that is needed: the tensor, and [begin, end) inside it. What stands between two of them in
     one page is read with them."""
-    plan, rest = source.slice or source.plan, source.plan if source.slice is None else source.rest
-    whole = set(rest.input) if rest is not None else set()
+    plan = source.slice or source.plan
     for name, reads in plan.reads().items():
-        if name in whole:
-            yield from ((entry, 0, entry.size) for entry in _entries(plan, job, name) if entry is not None)
-            continue
-        for entry, base, _ in _experts(plan, job, name):
-            yield from ((entry, base + begin, base + end) for begin, end in reads.ranges())
+        for entry, base, size in _experts(plan, job, name):
+            yield from ((entry, base + begin, base + min(end, size)) for begin, end in reads.ranges())
 
 
 def read(source: Source, job: Job) -> dict[str, Given]:
     """The tensors that the source's plan takes, in memory. LayoutError where a file cannot be read."""
     if source.slice is None:
-        return _whole(source.plan, job)
+        return _needed(source.plan, job)
     found: dict[str, Given] = {}
     for info in source.slice.outputs:
         spans = [span for span in source.spans if span.target == info.name]
         if spans:
             found[info.name] = _sliced(source.slice, job, info, spans)
     if source.rest is not None:
-        found.update(source.rest.run(_whole(source.rest, job)))
+        found.update(source.rest.run(_needed(source.rest, job)))
     return found
 
 
-def _whole(plan: Plan, job: Job) -> dict[str, Given]:
-    """The whole tensors that a plan reads; of experts that are not this rank's, nothing."""
+def whole(plan: Plan, job: Job) -> dict[str, Given]:
+    """The tensors that a plan takes, all of them; of experts that are not this rank's, nothing."""
     found: dict[str, Given] = {}
     for name in plan.input:
-        tensors = [torch.empty(0) if entry is None else read_tensor(entry) for entry in _entries(plan, job, name)]
+        here = plan.source_experts if job.apart(name) else range(1)
+        entries = enumerate(job.inputs[name])
+        tensors = [read_tensor(entry) if at in here else torch.empty(0) for at, entry in entries]
         found[name] = tensors if job.apart(name) else tensors[0]
     return found
 
 
-def _entries(plan: Plan, job: Job, name: str) -> Iterator[Entry | None]:
-    """The tensors of one name, of each expert where they have their own; None for those of other ranks."""
-    here = plan.source_experts if job.apart(name) else range(1)
-    yield from (entry if at in here else None for at, entry in enumerate(job.inputs[name]))
+def _needed(plan: Plan, job: Job) -> dict[str, Given]:
+    """The tensors that a plan takes, filled where it reads them; of experts that are not this rank's, nothing."""
+    found: dict[str, Given] = {}
+    for name, reads in plan.reads().items():
+        pieces = [(begin, begin, end - begin) for begin, end in reads.ranges()]
+        into = {id(entry): memoryview(room(entry.size)) for entry, _, _ in _experts(plan, job, name)}
+        for entry, base, size in {(id(one[0]), one[1]): one for one in _experts(plan, job, name)}.values():
+            for group in _near([(begin, at, min(length, size - begin)) for begin, at, length in pieces]):
+                _fill(entry, base, group, into[id(entry)][base : base + size])
+        tensors = [_tensor(entry, into.get(id(entry))) for entry in job.inputs[name]]
+        found[name] = tensors if job.apart(name) else tensors[0]
+    return found
+
+
+def _tensor(entry: Entry, data: memoryview | None) -> torch.Tensor:
+    """A tensor of a file's dtype and shape; of one that is not needed, nothing."""
+    if not data:
+        return torch.empty(entry.shape if data is not None else 0, dtype=getattr(torch, entry.dtype))
+    return torch.frombuffer(data, dtype=torch.uint8).view(getattr(torch, entry.dtype)).reshape(entry.shape)
 
 
 def _sliced(plan: Plan, job: Job, info: TensorInfo, spans: Sequence[Span]) -> torch.Tensor:

@@ -163,17 +163,14 @@ def _described(
     units: dict[str, str] = {}
     plans: dict[str, Plan] = {}
     for job, of_ranks in conversion.jobs():
+        if job.unit.name in units:
+            raise _twice(f"two units of the output have the name `{job.unit.name}`")
         digest = of_ranks[at].digest[:12]
         units[job.unit.name], plans[digest] = digest, of_ranks[at]
         for info in of_ranks[at].outputs:
             name = output_name(job, info.name)
             if name in described:
-                raise LayoutError(
-                    f"two tensors of the output have the name `{name}`",
-                    code="LP214",
-                    name="unknown-architecture",
-                    help="correct the output names of the names' templates",
-                )
+                raise _twice(f"two tensors of the output have the name `{name}`")
             described[name] = info.dtypes[0], info.full_shape
     metadata = {
         "format": "pt",
@@ -184,3 +181,9 @@ def _described(
     }
     metadata.update({f"layoutdsl.plan.{digest}": plan.to_json() for digest, plan in plans.items()})
     return described, metadata
+
+
+def _twice(message: str) -> LayoutError:
+    return LayoutError(
+        message, code="LP214", name="unknown-architecture", help="correct the output names of the names' templates"
+    )

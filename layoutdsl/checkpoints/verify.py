@@ -285,7 +285,7 @@ def _compared(
 ) -> Iterator[Comparison]:
     """One unit on each rank. The source is read once for all ranks that hold the same experts."""
     from layoutdsl.checkpoints.compare import compare
-    from layoutdsl.checkpoints.reading import Source, give_back, read
+    from layoutdsl.checkpoints.reading import give_back, whole
     from layoutdsl.checkpoints.run import output_name
 
     experts, given = None, {}
@@ -295,7 +295,7 @@ def _compared(
         if plan.source_experts != experts:
             given.clear()
             give_back()
-            experts, given = plan.source_experts, read(Source(plan, None, (), None), job)
+            experts, given = plan.source_experts, whole(plan, job)
         made = {info.name: read_tensor(rank.entries[output_name(job, info.name)]) for info in plan.outputs}
         try:
             yield compare(plan, given, made, specs=specs)

@@ -169,7 +169,13 @@ def _tree(found: Coverage) -> dict[str, Any]:
                 "name": line.row.name,
                 "count": line.row.count,
                 "modules": [
-                    {"name": label, "module": need.module, "sizes": dict(need.sizes), "kernel": need.kernel or None}
+                    {
+                        "name": label,
+                        "module": need.module,
+                        "only": list(need.only),
+                        "sizes": dict(need.sizes),
+                        "kernel": need.kernel or None,
+                    }
                     for label, need in line.row.needs
                 ],
                 "cells": [cell(one) for one in line.cells],

@@ -76,8 +76,9 @@ def _duties(given: Given) -> Iterator[Duty]:
         m, n, k = pair.matrix, pair.matrix.n[0], pair.matrix.k
         if given.orders[m.name] is not None and k.seen:
             yield Duty("gather_input", m.name, k.axis, tensor=f"{m.name}.k_perm")
-        if given.pads and k.seen and k.padded > k.widest:
-            yield Duty("pad_input", m.name, k.axis, front=k.front, rest=k.rest)
+        width = k.length if given.orders[m.name] is not None else k.widest  # a gathered input has the rank's own alone
+        if given.pads and k.seen and k.padded > width:
+            yield Duty("pad_input", m.name, k.axis, front=k.front, rest=k.padded - k.front - width)
         if given.pads and not k.seen:
             written = [other.matrix.n[0].padded for other in given.pairs if other.matrix.n[0].axis == k.axis]
             for short in (padded for padded in written if padded < k.padded):

@@ -3,24 +3,27 @@
     text_of(cut_of(load_spec("moe_gated"), {"e": 4, "i": 256, "h": 512}, tp=2))
 
 The whole of each matrix stands on the left, what a rank makes of it on the right: its slice of every part, and behind
-each part, or behind all of them, room for padding. How much depends on a kernel, so it has no numbers.
+each part, or behind all of them, room for padding. How much depends on a kernel, so it has no numbers. A rank that
+holds less than the widest one is padded to it; what several ranks hold is drawn once, with their names.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layoutdsl import model
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Module, ParamValue
-from layoutdsl.resolve import Matrix, Ranks, Scope, Sizes, Stretch, bind, matrices
+from layoutdsl.resolve import Matrix, Ranks, Scope, Sizes, Stretch, bind, matrices, with_defaults
 from layoutdsl.show import svg
 from layoutdsl.show.text import WIDTH, letter
 
 MOST_RANKS = 8
 SHOWN_RANKS = 2
+MOST_SHOWN = 4
 EVERY = "="
 """What all ranks hold."""
 
@@ -42,6 +45,15 @@ class Cut:
     def is_cut(self, at: int) -> bool:
         return any(stretch.cut for stretch in (*self.held[0][at].n, self.held[0][at].k))
 
+    def shown(self, at: int) -> list[int]:
+        """The ranks of which a drawing shows what they hold: the first, and of each further size one."""
+        if not self.is_cut(at):
+            return list(range(min(SHOWN_RANKS, self.tp)))
+        first: dict[tuple[int, ...], int] = {}
+        for rank, held in enumerate(self.held):
+            first.setdefault((*(stretch.length for stretch in held[at].n), held[at].k.length), rank)
+        return sorted({*range(min(SHOWN_RANKS, self.tp)), *first.values()})[:MOST_SHOWN]
+
     @property
     def drawn_at(self) -> str:
         sizes = [f"{axis}={','.join(map(str, n)) if isinstance(n, tuple) else n}" for axis, n in self.sizes.items()]
@@ -50,24 +62,52 @@ class Cut:
 
     def facts(self) -> Iterator[str]:
         """The axes and what is done to them, one sentence each."""
-        seen = self.module.visible
+        module, seen = self.module, self.module.visible
         yield "axes: " + "; ".join(
-            f"{axis}, {what}" + (" (seen outside)" if axis in seen else "") for axis, what in self.module.axes.items()
+            f"{axis}, {what}" + (" (seen outside)" if axis in seen else "") for axis, what in module.axes.items()
         )
-        ranks = {kind: template.fill(self.params) for kind, template in self.module.ranks.items()}
+        ranks = {kind: template.fill(self.params) for kind, template in module.ranks.items()}
         names = {"tp": "tensor-parallel ranks cut", "ep": "expert-parallel ranks share"}
-        yield "; ".join(f"{names[kind]} {axis}" for kind, axis in ranks.items()) or "no ranks"
+        said = [f"{names[kind]} {axis}" for kind, axis in ranks.items()]
+        yield "; ".join([*said, *self._whole()]) or "no ranks"
+        for one, other in module.serves.items():
+            yield f"each of {one} serves equally many of {other}; where ranks outnumber {one}, several hold the same of it"
+        if module.tight is not None and module.tight.evaluate(self.params):
+            yield "between two matrices less may be padded behind the first than the second reads: the rest is zeros"
+
+    def _whole(self) -> Iterator[str]:
+        """Which things ranks do not cut through."""
+        axes = dict.fromkeys(axes for matrix in self.module.matrices.values() for axes in _all_axes(matrix))
+        cut = dict.fromkeys(axes[0] for axes in axes if len(axes) > 1)
+        if cut:
+            yield f"of {', '.join(cut)} each stays whole"
+
+    def axes(self, matrix: Matrix) -> tuple[tuple[str, ...], str]:
+        """Each part's outputs and the inputs, as products of the module's axes."""
+        stated = self.module.matrices[matrix.name]
+        n = stated.n.values() if isinstance(stated.n, dict) else [stated.n] * len(matrix.n)
+        return tuple(map(" ".join, n)), " ".join(stated.k)
 
     def title(self, matrix: Matrix) -> str:
+        n, k = self.axes(matrix)
         parts = f", parts {', '.join(matrix.parts)}" if matrix.parts else ""
         experts = f", for each of {matrix.experts[0]} experts" if matrix.experts else ""
-        return f"n = {matrix.n[0].axis}, k = {matrix.k.axis}{parts}{experts}"
+        return f"n = {', '.join(dict.fromkeys(n))}, k = {k}{parts}{experts}"
 
-    def padding(self, matrix: Matrix) -> str:
+    def padding(self, matrix: Matrix, at: int) -> str:
         each = "once behind all parts" if matrix.pad == "tail" else "behind each part" if matrix.parts else "at its end"
-        return (
-            f"a rank pads {matrix.n[0].axis} {each} and {matrix.k.axis} at its end, where a kernel's tiles ask for it"
+        n, k = self.axes(matrix)
+        outputs = n[0] if len(set(n)) == 1 else "n"
+        held = self.held[0][at].k
+        front = ", in front too where the first group is cut," if held.cut and held.seen else ""
+        return f"a rank pads {outputs} {each} and {k} at its end{front} where a kernel's tiles ask for it".replace(
+            "end where", "end, where"
         )
+
+
+def _all_axes(matrix: model.Matrix) -> Iterator[tuple[str, ...]]:
+    yield from map(tuple, matrix.n.values() if isinstance(matrix.n, dict) else [matrix.n])
+    yield tuple(matrix.k)
 
 
 def cut_of(
@@ -80,7 +120,7 @@ def cut_of(
             f"{count} ranks are more than the {MOST_RANKS} that are drawn of a module",
             code="LP113",
             name="too-large-to-draw",
-            help="all ranks hold slices of one size: --tp 2 shows what is cut",
+            help=f"--tp {MOST_RANKS} shows how it is cut",
         )
     entries = [dict(entry) for entry in module.try_] if not sizes and not params else [dict(module.try_[0])]
     cuts = [_cut(module, entry, sizes or {}, params or {}, count) for entry in entries]
@@ -90,12 +130,42 @@ def cut_of(
 def _cut(module: Module, entry: dict[str, Any], sizes: Sizes, params: Mapping[str, ParamValue], tp: int) -> Cut:
     extents = {**{axis: entry.pop(axis) for axis in module.axes if axis in entry}, **sizes}
     bound = bind(module, {**entry, **params})
+    extents = with_defaults(module, extents)
     held = tuple(matrices(module, bound, extents, Ranks(tp, rank)) for rank in range(max(tp, 1)))
     return Cut(module, extents, bound, matrices(module, bound, extents, Ranks()), held)
 
 
 def _ranged(stretch: Stretch) -> str:
-    return f"{stretch.start} to {stretch.start + stretch.length - 1}"
+    return f"{stretch.start} to {stretch.start + stretch.length - 1}" if stretch.length else "nothing"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A rectangle of one part of a matrix, and the ranks that hold it; none where all do."""
+
+    n: Stretch
+    k: Stretch
+    ranks: tuple[int, ...]
+
+    @property
+    def said(self) -> str:
+        """Who holds it: `all ranks`, `rank 1`, `ranks 0 and 1`."""
+        if not self.ranks:
+            return "all ranks"
+        *others, last = map(str, self.ranks)
+        return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+
+
+def _fields(cut: Cut, at: int, part: int) -> list[Field]:
+    """One part of a matrix as the ranks share it."""
+    if not cut.is_cut(at):
+        return [Field(cut.whole[at].n[part], cut.whole[at].k, ())]
+    found: dict[tuple[int, int, int, int], list[int]] = {}
+    for rank, held in enumerate(cut.held):
+        n, k = held[at].n[part], held[at].k
+        if n.length and k.length:
+            found.setdefault((n.start, n.length, k.start, k.length), []).append(rank)
+    return [Field(cut.held[ranks[0]][at].n[part], cut.held[ranks[0]][at].k, tuple(ranks)) for ranks in found.values()]
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -109,41 +179,49 @@ def text_of(cut: Cut) -> str:
         lines += textwrap.wrap(fact, WIDTH)
     for at, matrix in enumerate(cut.whole):
         lines += ["", f"{matrix.name}: {cut.title(matrix)}"]
-        boxes = [_whole(cut, at), *(_held(cut, at, rank) for rank in range(min(SHOWN_RANKS, cut.tp)))]
+        boxes = [_whole(cut, at), *(_held(cut, at, rank) for rank in cut.shown(at))]
         lines += _beside(boxes)
-        lines += textwrap.wrap(cut.padding(matrix), WIDTH)
+        lines += textwrap.wrap(cut.padding(matrix, at), WIDTH)
     letters = [f"{letter(rank)} rank {rank}" for rank in range(cut.tp)] if cut.tp > 1 else []
     lines += ["", "; ".join([*letters, f"{EVERY} all ranks" if cut.tp > 1 else f"{EVERY} elements", ". padding"])]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _whole(cut: Cut, at: int) -> list[str]:
+    """A matrix with its parts; where several ranks hold the same, their letters stand in turn."""
     matrix, lines = cut.whole[at], list[str]()
-    for part, stretch in enumerate(matrix.n):
-        name = matrix.parts[part] if matrix.parts else stretch.axis
-        held = [one[at].n[part] for one in cut.held] if cut.held[0][at].n[part].cut else [stretch]
-        for rank, one in enumerate(held):
-            fill = letter(rank) * WHOLE if one.cut else _across(cut, at)
-            label = f"{name if not rank else ''} {_ranged(one)}".strip()
+    (names, k_name), k_cut = cut.axes(matrix), cut.held[0][at].k.cut
+    for part in range(len(matrix.n)):
+        name = matrix.parts[part] if matrix.parts else names[part]
+        fields = _fields(cut, at, part)
+        for first, field in enumerate(fields[:1] if k_cut else fields):
+            letters = "".join(map(letter, field.ranks)) or EVERY
+            fill = _across(fields) if k_cut else (letters * WHOLE)[:WHOLE]
+            label = f"{name if not first else ''} {_ranged(field.n)}".strip()
             lines += [f"{label.rjust(18)} |{fill}|", f"{'':18} |{fill}|"]
     border = f"{'':18} +{'-' * WHOLE}+"
-    return [f"{'':20}{matrix.k.axis} {_ranged(matrix.k)}".ljust(len(border)), border, *lines, border]
+    return [f"{'':20}{k_name} {_ranged(matrix.k)}".ljust(len(border)), border, *lines, border]
 
 
-def _across(cut: Cut, at: int) -> str:
+def _across(fields: Sequence[Field]) -> str:
     """A line of a matrix whose n is whole: k as the ranks share it."""
-    if not cut.held[0][at].k.cut:
-        return EVERY * WHOLE
-    return "".join(letter(column * cut.tp // WHOLE) for column in range(WHOLE))
+    line = ""
+    for field in fields:
+        end = round(WHOLE * (field.k.start + field.k.length) / field.k.size)
+        line += letter(field.ranks[0]) * (end - len(line))
+    return line
 
 
 def _held(cut: Cut, at: int, rank: int) -> list[str]:
     matrix = cut.held[rank][at]
-    fill = (letter(rank) if cut.is_cut(at) else EVERY) * HELD + "." * PAD
+    mark = letter(rank) if cut.is_cut(at) else EVERY
+    k = round(HELD * matrix.k.length / matrix.k.widest)
+    fill, empty = (mark * k).ljust(HELD + PAD, "."), "." * (HELD + PAD)
     lines: list[str] = []
-    for _ in matrix.n:
-        lines += [fill, fill] + ["." * len(fill)] * (matrix.pad == "part")
-    lines += ["." * len(fill)] * (matrix.pad == "tail")
+    for stretch in matrix.n:
+        full = 2 if stretch.length == stretch.widest else 1 if stretch.length else 0
+        lines += [fill] * full + [empty] * (2 - full + (matrix.pad == "part"))
+    lines += [empty] * (matrix.pad == "tail")
     border = f"+{'-' * (HELD + PAD)}+"
     head = f" rank {rank}: {matrix.n_length} x {matrix.k.length}"
     return [head, border, *(f"|{line}|" for line in lines), border]
@@ -160,24 +238,30 @@ def _beside(boxes: list[list[str]]) -> Iterator[str]:
 # --- SVG --------------------------------------------------------------------------------------------------------------
 
 MARGIN, LABEL, BOX, SLICE, PART, ROOM = 24, 120, 260, 120, 76, 16
+LEAST = 16
+"""The least height of one rank's field."""
 
 
 def drawing_of(cut: Cut) -> str:
     """The file that `layoutdsl show --svg` writes of a module."""
     module, y = cut.module, float(MARGIN + 20)
+    said = [cut.drawn_at, *(line for fact in cut.facts() for line in textwrap.wrap(fact, 130))]
     body = [svg.text(MARGIN, y - 6, module.name, "head")]
-    for said in (cut.drawn_at, *cut.facts()):
+    for line in said:
         y += 20
-        body.append(svg.text(MARGIN, y - 6, said, "said"))
+        body.append(svg.text(MARGIN, y - 6, line, "said"))
     y += 8
     kinds = [(f"p{rank}", f"rank {rank}") for rank in range(cut.tp)] if cut.tp > 1 else []
+    if cut.tp > 1 and any(field.said.startswith("ranks") for field in _all_fields(cut)):
+        kinds.append(("band", "several ranks"))
     if any(not cut.is_cut(at) for at in range(len(cut.whole))):
         kinds.append(("band", "all ranks"))
     x = float(MARGIN)
-    for kind, said in (*kinds, ("pad", "padding")):
-        body += [svg.cell(kind, "", x, y, 14, 12), svg.text(x + 20, y + 10, said, "said")]
-        x += 36 + 6.4 * len(said)
+    for kind, name in (*kinds, ("pad", "padding")):
+        body += [svg.cell(kind, "", x, y, 14, 12), svg.text(x + 20, y + 10, name, "said")]
+        x += 36 + 6.4 * len(name)
     y += 18
+    said += map(cut.padding, cut.whole, range(len(cut.whole)))
     for at, matrix in enumerate(cut.whole):
         y += 30
         body += [
@@ -188,43 +272,63 @@ def drawing_of(cut: Cut) -> str:
         bottom = max(
             _draw_whole(body, cut, at, y),
             *(
-                _draw_held(body, cut, at, rank, MARGIN + LABEL + BOX + 70 + rank * (SLICE + ROOM + 40), y)
-                for rank in range(min(SHOWN_RANKS, cut.tp))
+                _draw_held(body, cut, at, rank, MARGIN + LABEL + BOX + 70 + place * (SLICE + ROOM + 40), y)
+                for place, rank in enumerate(cut.shown(at))
             ),
         )
         y = bottom + 22
-        body.append(svg.text(MARGIN, y, cut.padding(matrix), "said"))
-    texts = [cut.drawn_at, *cut.facts(), *map(cut.padding, cut.whole)]
-    width = max(LABEL + BOX + 70 + SHOWN_RANKS * (SLICE + ROOM + 40), *(6.4 * len(said) for said in texts)) + 2 * MARGIN
-    about = "; ".join(f"{matrix.name}: {cut.title(matrix)}; {cut.padding(matrix)}" for matrix in cut.whole)
+        body.append(svg.text(MARGIN, y, cut.padding(matrix, at), "said"))
+    many = max(len(cut.shown(at)) for at in range(len(cut.whole)))
+    width = max(LABEL + BOX + 70 + many * (SLICE + ROOM + 40), *(6.4 * len(line) for line in said)) + 2 * MARGIN
+    about = "; ".join(
+        f"{matrix.name}: {cut.title(matrix)}; {cut.padding(matrix, at)}" for at, matrix in enumerate(cut.whole)
+    )
     return svg.document(f"{module.name}: {module.doc}", about, width, y + MARGIN, body)
+
+
+def _all_fields(cut: Cut) -> Iterator[Field]:
+    for at, matrix in enumerate(cut.whole):
+        for part in range(len(matrix.n)):
+            yield from _fields(cut, at, part)
+
+
+def _heights(cut: Cut, at: int) -> list[float]:
+    """How tall each part of a matrix is drawn: as its width is, but no less than that its fields can be read."""
+    matrix = cut.whole[at]
+    widest = max(stretch.size for stretch in matrix.n)
+    rows = [len({field.n.start for field in _fields(cut, at, part)}) for part in range(len(matrix.n))]
+    return [max(PART * stretch.size / widest, LEAST * count) for stretch, count in zip(matrix.n, rows)]
 
 
 def _draw_whole(body: list[str], cut: Cut, at: int, top: float) -> float:
     """The matrix with its parts, each in the colours of the ranks that cut it; returns where it ends."""
     matrix, left, y = cut.whole[at], MARGIN + LABEL, top
+    names, k_name = cut.axes(matrix)
+    heights = _heights(cut, at)
     body.append('<g class="whole">')
     if matrix.experts:
         for behind in (8, 4):
-            body.append(svg.cell("plain", "", left + behind, top - behind, BOX, PART * len(matrix.n)))
-    body.append(svg.text(left, top - 16, f"{matrix.k.axis} {_ranged(matrix.k)}", "small left"))
-    for part, stretch in enumerate(matrix.n):
-        name = matrix.parts[part] if matrix.parts else ""
-        pieces = [(rank, held[at].n[part], held[at].k) for rank, held in enumerate(cut.held)]
-        pieces = pieces if cut.is_cut(at) else [(-1, stretch, matrix.k)]
-        for rank, n, k in pieces:
+            body.append(svg.cell("plain", "", left + behind, top - behind, BOX, sum(heights)))
+    body.append(svg.text(left, top - 16, f"{k_name} {_ranged(matrix.k)}", "small left"))
+    for part, tall in enumerate(heights):
+        name, lines = matrix.parts[part] if matrix.parts else "", set[int]()
+        for field in _fields(cut, at, part):
+            n, k = field.n, field.k
             box = (
                 left + BOX * k.start / k.size,
-                y + PART * n.start / n.size,
+                y + tall * n.start / n.size,
                 BOX * k.length / k.size,
-                PART * n.length / n.size,
+                tall * n.length / n.size,
             )
-            said = f"{name}; " * bool(name) + f"{n.axis} {_ranged(n)}, {k.axis} {_ranged(k)}"
-            said += f"; rank {rank}" if rank >= 0 and cut.tp > 1 else "; all ranks"
-            body.append(svg.cell(f"p{rank}" if rank >= 0 else "band", said, *box, name if not rank or rank < 0 else ""))
-            if n.cut or rank <= 0:
-                body.append(svg.text(left - 8, box[1] + 12, f"{n.axis} {_ranged(n)}", "small right"))
-        y += PART
+            hover = f"{name}; " * bool(name) + f"{names[part]} {_ranged(n)}, {k_name} {_ranged(k)}; {field.said}"
+            several = len(field.ranks) > 1
+            kind = f"p{field.ranks[0]}" if len(field.ranks) == 1 else "band"
+            inside = ": ".join(one for one in (name * (not lines), field.said * several) if one)
+            body.append(svg.cell(kind, hover, *box, inside))
+            if n.start not in lines:
+                lines.add(n.start)
+                body.append(svg.text(left - 8, box[1] + 12, f"{names[part]} {_ranged(n)}", "small right"))
+        y += tall
     body += [svg.rect(left, top, BOX, y - top, "word"), "</g>"]
     return y
 
@@ -233,18 +337,23 @@ def _draw_held(body: list[str], cut: Cut, at: int, rank: int, left: float, top: 
     """What one rank holds, with room for padding; returns where it ends."""
     matrix, y = cut.held[rank][at], top
     kind = f"p{rank}" if cut.is_cut(at) and cut.tp > 1 else "band"
+    names, k_name = cut.axes(matrix)
     body.append(svg.text(left, top - 16, f"rank {rank} holds {matrix.n_length} x {matrix.k.length}", "small left"))
-    for part, stretch in enumerate(matrix.n):
+    across = SLICE * matrix.k.length / matrix.k.widest
+    for part, (stretch, tall) in enumerate(zip(matrix.n, _heights(cut, at))):
         name = matrix.parts[part] if matrix.parts else ""
-        said = f"{name}; " * bool(name) + f"{stretch.axis} {_ranged(stretch)}, {matrix.k.axis} {_ranged(matrix.k)}"
-        height = PART * stretch.length / stretch.size if stretch.cut else PART
-        body += [
-            svg.cell(kind, f"{said}; rank {rank}", left, y, SLICE, height, name),
-            svg.cell("pad", f"padding of {matrix.k.axis}", left + SLICE, y, ROOM, height),
-        ]
-        y += height
+        hover = f"{name}; " * bool(name) + f"{names[part]} {_ranged(stretch)}, {k_name} {_ranged(matrix.k)}; rank {rank}"
+        room = max(LEAST, tall * stretch.widest / stretch.size)
+        height = room * stretch.length / stretch.widest
+        if height and across:
+            body.append(svg.cell(kind, hover, left, y, across, height, name))
+            body.append(svg.cell("pad", f"padding of {k_name}", left + across, y, SLICE + ROOM - across, height))
+        if height < room or not across:
+            empty = f"padding of {names[part]}, as the widest rank has"
+            body.append(svg.cell("pad", empty, left, y + height * bool(across), SLICE + ROOM, room - height))
+        y += room
         if matrix.pad == "part" or part == len(matrix.n) - 1:
-            behind = f"padding of {stretch.axis}" + (f" behind {name}" if name and matrix.pad == "part" else "")
+            behind = f"padding of {names[part]}" + (f" behind {name}" if name and matrix.pad == "part" else "")
             body.append(svg.cell("pad", behind, left, y, SLICE + ROOM, ROOM))
             y += ROOM
     body.append(svg.rect(left, top, SLICE + ROOM, y - top, "word"))

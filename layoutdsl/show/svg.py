@@ -103,6 +103,11 @@ def rect(x: float, y: float, width: float, height: float, kind: str = "", radius
     return f'<rect{named} x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"{rounded}/>'
 
 
+def line(x: float, y: float, to_x: float, to_y: float, kind: str = "") -> str:
+    named = f" class={quoteattr(kind)}" if kind else ""
+    return f'<path{named} d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>'
+
+
 def cell(kind: str, hover: str, x: float, y: float, width: float, height: float, *said: str) -> str:
     """A box with lines of text in its middle, and what is shown where a pointer rests on it."""
     first = y + height / 2 + 4 - 6 * (len(said) - 1)
