@@ -122,13 +122,19 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     plan.add_argument("target", help="format wanted: a spec's name or path")
     plan.add_argument("--module", required=True, help="which matrices and axes: a spec's name or path")
     plan.add_argument("--size", action="append", required=True, type=flags.size, metavar="AXIS=N", help=(
-        "extent of one of the module's axes before sharding; AXIS=N,N,... where the parts have their own widths"))
+        "extent of one of the module's axes before sharding: e, i, h of moe_gated and moe_plain, i, h of mlp_gated and "
+        "mlp_plain, q, kv, d, h of attention, n, k of linear; AXIS=N,N,... where parts have their own widths, as those "
+        "of linear_fused. docs/spec-reference.md lists the axes of every module"))
     plan.add_argument("--param", action="append", default=[], type=flags.param, metavar="NAME=VALUE", help=(
         "a parameter of the specs; source.NAME, target.NAME and module.NAME set it for one of them"))
     plan.add_argument("--tp", type=int, default=1, metavar="N", help="how many tensor-parallel ranks share the module")
     plan.add_argument("--rank", type=int, default=0, metavar="R", help="which of them, from 0")
     plan.add_argument("--ep", type=int, default=1, metavar="N", help="how many expert-parallel ranks share the experts")
     plan.add_argument("--ep-rank", type=int, default=0, metavar="R", help="which of them, from 0")
+    plan.add_argument("--only", action="append", default=[], metavar="MATRIX", help=(
+        "convert this matrix of the module, and no other that is not named so; may be repeated"))
+    plan.add_argument("--experts", type=_places, default=(), metavar="E,E,...", help=(
+        "the expert of each place that ranks have for one, where some experts have several: 0,1,2,3,0"))
     plan.add_argument("--json", action="store_true", help="print the plan itself, which Plan.from_json reads")
 
     conform = command("conform", "hold recorded cases of another engine against ours, byte for byte")
@@ -144,6 +150,12 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     for name in set(argv) & set(apart):
         import_module(_APART[name][0]).add_arguments(apart[name])
     return parser
+
+
+def _places(text: str) -> tuple[int, ...]:
+    if not re.fullmatch("[0-9]{1,9}(,[0-9]{1,9})*", text):
+        raise argparse.ArgumentTypeError(f"expected experts apart by commas, such as 0,1,2,3,0, found `{text}`")
+    return tuple(map(int, text.split(",")))
 
 
 def _once(pairs: Sequence[tuple[str, Item]], flag: str) -> dict[str, Item]:
@@ -194,12 +206,14 @@ def _lint(args: Any) -> int:
 def _plan(args: Any) -> int:
     from layoutdsl.compile import compile_plan
 
+    specs = folders(args.specs)
     plan = compile_plan(
         args.source, args.target, args.module, _once(args.size, "--size"), params=_once(args.param, "--param"),
-        tp=args.tp, rank=args.rank, ep=args.ep, ep_rank=args.ep_rank, specs=folders(args.specs),
+        tp=args.tp, rank=args.rank, ep=args.ep, ep_rank=args.ep_rank, only=tuple(dict.fromkeys(args.only)),
+        experts=args.experts, specs=specs,
     )
     if not args.json:
-        print(plan.explain())
+        print(plan.explain(specs=specs))
         return CLEAN
     # A row of scalars is one line. Strings stay as they are: a line break within one is written `\n`.
     print(_ROW.sub(lambda row: f"[{re.sub(_BREAK, ' ', row[0][1:-1]).strip()}]", plan.to_json(indent=1)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from layoutdsl import nearest
 from layoutdsl import plan as plans
 from layoutdsl.arguments import check_arguments
 from layoutdsl.builder import Builder
@@ -51,7 +53,8 @@ def compile_plan(
     matrices to convert, of a module whose others are converted elsewhere. experts: the expert of each place that ranks
     have for one, where some experts have several (redundant experts); every expert must have one.
 
-    Raises LayoutError where no even cut can serve the shape, or the formats do not hold the same kind of code.
+    Raises LayoutError where nothing can serve the shape, or the formats do not hold the same kind of code; its help is
+    the nearest setting that works, where there is one (see nearest.py).
     """
     check_arguments(
         {"source": source, "target": target, "module": module},
@@ -67,29 +70,75 @@ def compile_plan(
     dst = _format(target, folders)
     mod = load_spec(module, specs=folders, kind="module")
     assert isinstance(mod, Module)
-    given = _by_side(params or {}, {"source": src, "target": dst, "module": mod})
-    src_params = bind(src, given["source"])
-    dst_params = bind(dst, given["target"], src_params)
-    mod_params = bind(mod, given["module"])
+    arguments: dict[str, Any] = {
+        "source": src,
+        "target": dst,
+        "module": mod,
+        "sizes": sizes,
+        "params": params,
+        "tp": tp,
+        "rank": rank,
+        "ep": ep,
+        "ep_rank": ep_rank,
+        "sharded": sharded,
+        "padded": padded,
+        "grains": grains,
+        "only": only,
+        "experts": experts,
+        "habits": habits,
+        "specs": folders,
+    }
+    try:
+        plan = _made(**arguments)
+    except LayoutError as error:
+        raise nearest.helped(error, arguments, lambda changed: _made(**changed)) from None
+    prove(plan, specs=folders)
+    return plan
+
+
+def _made(
+    source: Format,
+    target: Format,
+    module: Module,
+    sizes: Sizes,
+    params: Mapping[str, ParamValue] | None,
+    tp: int,
+    rank: int,
+    ep: int,
+    ep_rank: int,
+    sharded: bool,
+    padded: Mapping[str, int] | None,
+    grains: Mapping[str, int] | None,
+    only: Sequence[str],
+    experts: Sequence[int],
+    habits: Habits | None,
+    specs: tuple[str, ...],
+) -> Plan:
+    """The plan that these arguments of compile_plan lead to, not yet proven."""
+    given = _by_side(params or {}, {"source": source, "target": target, "module": module})
+    src_params = bind(source, given["source"])
+    dst_params = bind(target, given["target"], src_params)
+    mod_params = bind(module, given["module"])
     for axis, grain in (grains or {}).items():
-        if axis not in mod.axes or not isinstance(grain, int) or grain < 1:
+        if axis not in module.axes or not isinstance(grain, int) or grain < 1:
             raise LayoutError(
-                f"module `{mod.name}` cannot be cut along `{axis}` at multiples of {grain}",
+                f"module `{module.name}` cannot be cut along `{axis}` at multiples of {grain}",
                 code="LP111",
                 name="sizes",
-                help=did_you_mean(axis, mod.axes) or f"its axes: {', '.join(mod.axes)}; at multiples of 1 or more",
+                help=did_you_mean(axis, module.axes)
+                or f"its axes: {', '.join(module.axes)}; at multiples of 1 or more",
             )
     whole = with_defaults(
-        mod, {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
+        module, {axis: tuple(size) if isinstance(size, Sequence) else size for axis, size in sizes.items()}
     )
-    _check_slots(mod, whole, experts)
+    _check_slots(module, whole, experts)
     ranks = Ranks(tp, rank, ep, ep_rank)
-    sharded = sharded and tp * ep > 1 and not isinstance(src, Kernel)
+    sharded = sharded and tp * ep > 1 and not isinstance(source, Kernel)
     request = decided(
         Request(
-            source=src,
-            target=dst,
-            module=mod,
+            source=source,
+            target=target,
+            module=module,
             source_params=src_params,
             target_params=dst_params,
             module_params=mod_params,
@@ -105,9 +154,7 @@ def compile_plan(
             slots=tuple(experts),
         )
     )
-    plan = _compile(request)
-    prove(plan, specs=folders)
-    return plan
+    return _compile(request)
 
 
 def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:

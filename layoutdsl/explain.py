@@ -15,7 +15,18 @@ from layoutdsl.errors import LayoutError
 from layoutdsl.pairs import Request
 from layoutdsl.plan import Extent, Plan, Program, Reduction
 from layoutdsl.planner import Choice
-from layoutdsl.price import MUCH, bytes_of, elements, empty_ranks, everywhere, lighter, padding, recalled, rivals
+from layoutdsl.price import (
+    MUCH,
+    bytes_of,
+    elements,
+    empty_ranks,
+    everywhere,
+    left_to_choose,
+    lighter,
+    padding,
+    recalled,
+    rivals,
+)
 from layoutdsl.recodes import Recode
 from layoutdsl.resolve import CHOICES, dealt
 
@@ -29,7 +40,7 @@ REASONS = {
     "weight": "the weights that it scales are 0",
     "input": "the input it meets is 0, and its value is finite",
     "unread": "nothing reads it",
-    "fill": "it repeats its group's zero point, so it decodes to 0",
+    "fill": "its group's zero point again: it decodes to 0",
 }
 """Why a pad is harmless, in words; `fill` is the reason of pads that a program fills rather than sets."""
 
@@ -93,26 +104,34 @@ def _axes(plan: Plan) -> Iterator[str]:
     # A column that says nothing is left out.
     idle = {at for at, empty in ((2, ""), (6, "0")) if all(row[at] == empty for row in rows[1:])}
     shown = [tuple(cell for at, cell in enumerate(row) if at not in idle) for row in rows]
-    yield from _table(shown, right=tuple(shown[0].index(title) for title in ("whole", "length", "padded")))
+    numbers = ("whole", "length", "front", "padded")
+    yield from _table(shown, right=tuple(at for at, title in enumerate(shown[0]) if title in numbers))
 
 
 def _why(plan: Plan, extent: Extent) -> Iterator[str]:
     if extent.length < extent.size:
         yield f"cut in {plan.ranks.tp}"
-    if extent.padded > extent.length:
-        on_axis = {other.matrix for other in plan.extents if other.role == "k" and other.axis == extent.axis}
-        sizes = {size for name, size in plan.groups if name in on_axis and size}
-        whole = ["whole tiles", *(f"groups of {size}" for size in sorted(sizes))]
-        # Ranks hold `held` times the axis together: one that holds less than its share is not the widest.
-        widest = ", as the widest rank has," if extent.length * plan.ranks.tp < extent.size * extent.held else ""
-        yield f"{extent.padded - extent.length:,} more{widest} for {' and '.join(whole)}"
+    if extent.padded == extent.length:
+        return
+    more = f"{extent.padded - extent.length:,} more"
+    # Ranks hold `held` times the axis together: one that holds less than its share is not the widest.
+    if extent.part != "*" and extent.length * plan.ranks.tp < extent.size * extent.held:
+        more += ", as the widest rank has"
+    at_the_end = any((other.matrix, other.part) == (extent.matrix, "*") for other in plan.extents)
+    if extent.role == "n" and at_the_end and extent.part != "*":  # padded once, at the end of all parts
+        yield more
+        return
+    on_axis = {other.matrix for other in plan.extents if other.role == "k" and other.axis == extent.axis}
+    sizes = {size for name, size in plan.groups if name in on_axis and size and extent.part != "*"}
+    whole = ["whole tiles", *(f"groups of {size}" for size in sorted(sizes))]
+    yield f"{more}{',' if 'widest' in more else ''} for {' and '.join(whole)}"
 
 
 def _choice(plan: Plan, request: Request | None, why: str) -> Iterator[str]:
     if not plan.groups:
         return
     yield f"Choice: {plan.choice}"
-    yield _wrapped(CHOSEN[plan.choice])
+    yield _wrapped(CHOSEN[plan.choice] if plan.ranks.tp > 1 else "one tensor-parallel rank holds all")
     rows = [("matrix", "stored n x k", "tile", "group")]
     tiles, stored = {name: f"{n} x {k}" for name, n, k in plan.tiles}, int(dict(plan.source.params).get("group", -1))
     for name, group in plan.groups:
@@ -138,10 +157,14 @@ def _group(group: int, stored: int) -> str:
 
 def _next_best(request: Request) -> Iterator[str]:
     for rival in rivals(request):
+        names = ", ".join(rival.matrices)
+        if rival.choice is None:
+            yield f"  next best for {names}: none, all others pad each axis as much or more"
+            continue
         share = f", {float(100 * abs(rival.more) / rival.bytes):.1f} %" if rival.more else ""
         more = f"{abs(rival.more):,} bytes {'more' if rival.more > 0 else 'less'}{share}" if rival.more else "as much"
         best = "next best" if rival.more >= 0 else "left to choose"
-        yield _wrapped(f"{best} for {', '.join(rival.matrices)}: {_way(rival.choice)}; it stores {more}")
+        yield _wrapped(f"{best} for {names}: {_way(rival.choice)}; it stores {more}")
 
 
 def _way(choice: Choice) -> str:
@@ -212,7 +235,7 @@ def _padding(plan: Plan, request: Request | None) -> Iterator[str]:
     for name, code, reason, count, size in found:
         rows.append((name, code or "from data", f"{count:,}", _exact(size), REASONS[reason]))
     yield from _table(rows, right=(1, 2, 3)) if found else ()
-    here = "" if everyone is None else " on this rank"
+    here = " on this rank" if plan.ranks.tp * plan.ranks.ep > 1 else ""
     yield f"  {_exact(added)} bytes added{here}: {_percent(added / stored)} of what is stored"
     if everyone is not None:
         yield f"  {_exact(everyone.added)} bytes added on all ranks: {_percent(everyone.share)} of what is stored"
@@ -222,12 +245,17 @@ def _padding(plan: Plan, request: Request | None) -> Iterator[str]:
 
 def _less(plan: Plan, request: Request, share: Fraction) -> Iterator[str]:
     """The ranks that pad a tenth or less, where these pad more."""
-    found = lighter(request) if share > MUCH else None
-    if found is not None:
-        ranks, price = found
-        many = "as many ranks" if ranks.tp * ranks.ep == plan.ranks.tp * plan.ranks.ep else "fewer ranks"
-        flags = f"--tp {ranks.tp}" + (f" --ep {ranks.ep}" if ranks.ep > 1 else "")
-        yield f"  with {flags}, {many}: {_percent(price.share)}"
+    asked = left_to_choose(request) if share > MUCH and plan.ranks.tp > 1 else None
+    if asked is None:
+        return
+    found = lighter(asked)
+    if found is None:
+        yield f"  no fewer tensor-parallel ranks bring it to {_percent(MUCH)}"
+        return
+    ranks, price = found
+    many = "as many ranks" if ranks.tp * ranks.ep == plan.ranks.tp * plan.ranks.ep else "fewer ranks"
+    flags = f"--tp {ranks.tp}" + (f" --ep {ranks.ep}" if ranks.ep > 1 else "")
+    yield f"  with {flags}, {many}: {_percent(price.share)}"
 
 
 def _percent(share: Fraction) -> str:

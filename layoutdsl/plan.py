@@ -366,11 +366,12 @@ class Plan:
 
         return reads(self)
 
-    def explain(self) -> str:
-        """Axes, tensors, padding with reasons, bytes, losses and duties, as text."""
+    def explain(self, *, specs: tuple[str, ...] = ()) -> str:
+        """Axes, what was chosen and what else could have been, tensors, padding with reasons, bytes, losses and duties,
+        as text. `specs`: folders of your own specs that the plan names."""
         from layoutdsl.explain import explain
 
-        return explain(self)
+        return explain(self, specs)
 
 
 @lru_cache(maxsize=1)

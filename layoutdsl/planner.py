@@ -162,7 +162,7 @@ def _may_store_less(request: Request, grains: dict[str, int], known: Choice) -> 
         writers = [m for m in (fit.matrix for fit in known.fits) if m.n[0].axis == k.axis]
         least = min(tile.k for tile in kernel.accepts.tiles)
         shares = [min(tile.n // math.gcd(tile.n, len(m.n)) for tile in kernel.accepts.tiles) for m in writers]
-        if up(widest, least) < k.padded or (fit.group and widest <= stored):
+        if up(widest, least) < k.padded or (fit.group and widest <= stored) or 0 < fit.group < grain:
             return True
         return any(up(widest, share) < m.n[0].padded for share, m in zip(shares, writers))
     return True

@@ -4,7 +4,7 @@
     recalled(plan, specs)   the request that leads to the plan, from the specs that it names
     everywhere(request)     what all ranks store together
     rivals(request)         for each set of matrices that share an inner axis the next best way to serve it
-    lighter(request)        the ranks, no more of them, at which padding is a tenth or less
+    lighter(asked)          the ranks, no more of them, at which padding is a tenth or less
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Price:
 
 @dataclass(frozen=True)
 class Rival:
-    """How else matrices that share an inner axis could be served, the best of all other ways; `bytes` are those that
-    they store on the widest rank as they are."""
+    """How else matrices that share an inner axis could be served: the best of all other ways, None where all others pad
+    each axis as much or more. `bytes` are those that they store on the widest rank as they are."""
 
     matrices: tuple[str, ...]
     bytes: int
-    choice: Choice
+    choice: Choice | None
 
     @property
     def more(self) -> int:
         """Bytes that it stores more; less than 0 where the plan was not left to choose."""
-        return self.choice.bytes - self.bytes
+        return self.choice.bytes - self.bytes if self.choice is not None else 0
 
 
 # --- one rank ---------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def empty_ranks(request: Request) -> dict[str, list[int]]:
 
 
 def rivals(request: Request) -> list[Rival]:
-    """The next best way to serve each set of matrices, where there is another one."""
+    """The next best way to serve each set of matrices; nothing where none but what was imposed serves it."""
     assert request.fitted is not None and isinstance(request.target, Kernel)
     if isinstance(request.source, Kernel):
         return []
@@ -231,20 +231,21 @@ def rivals(request: Request) -> list[Rival]:
     for ways in sets:
         ours = [request.fitted[fit.matrix.name] for fit in ways[0].fits]
         size = sum(stored_bytes(request.target, request.target_params, fit.matrix, fit.group) for fit in ours)
-        others = [way for way in ways if not _are_alike(way.fits, ours)]
-        if others:
-            found.append(Rival(tuple(fit.matrix.name for fit in ours), size, others[0]))
+        other = next((way for way in ways if not _are_alike(way.fits, ours)), None)
+        found.append(Rival(tuple(fit.matrix.name for fit in ours), size, other))
     return found
 
 
-def lighter(request: Request) -> tuple[Ranks, Price] | None:
+def left_to_choose(request: Request) -> Request | None:
+    """What the planner was asked, without its answer; None where cuts or extents were imposed."""
+    free = _free(request)
+    return next((asked for asked in (free, replace(free, group_given=True)) if _leads(asked, request)), None)
+
+
+def lighter(asked: Request) -> tuple[Ranks, Price] | None:
     """Where experts can be spread, as many ranks with fewer of them tensor-parallel; else fewer ranks: the nearest at
-    which padding is a tenth or less. None where there are none, and where the request was not left to choose."""
-    asked = next((one for one in (_free(request), replace(_free(request), group_given=True)) if _leads(one, request)),
-                 None)  # fmt: skip
-    if asked is None:
-        return None
-    for ranks in _fewer(request):
+    which padding is a tenth or less. Requires what the planner was asked."""
+    for ranks in _fewer(asked):
         try:
             price = everywhere(decided(replace(asked, ranks=ranks)))
         except LayoutError:

@@ -1,7 +1,7 @@
 """Write docs/coverage-tables.md: every public family, on 1 to 16 ranks, in nine formats; each cell a proven plan.
 
-    python scripts/coverage_tables.py            write it
-    python scripts/coverage_tables.py --check    exit 1 where it is not as it would be written
+python scripts/coverage_tables.py            write it
+python scripts/coverage_tables.py --check    exit 1 where it is not as it would be written
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python scripts/generate_docs.py            write them
     python scripts/generate_docs.py --check    exit 1 where a file is not as it would be written
 
-docs/spec-reference.md, docs/formats.md, docs/gallery.md and the pictures in docs/img are written whole; README.md,
-CONTRIBUTING.md and docs/laws.md have a part between two comments. Nothing is listed twice: a new key, code, recode,
+docs/spec-reference.md, docs/formats.md, docs/gallery.md, docs/choices.md and the pictures in docs/img are written
+whole; README.md, CONTRIBUTING.md and docs/laws.md have a part between two comments. Nothing is listed twice: a new key, code, recode,
 finding or spec shows up by itself.
 """
 
@@ -18,6 +18,7 @@ import io
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,11 +29,13 @@ from typing import Any
 from layoutdsl import LayoutError, Plan, cli, codes, compile_plan, grammar, recodes, schema, source
 from layoutdsl.library import files, kind_of, read_spec
 from layoutdsl.model import KINDS, ROLES, Checkpoint, Format, Kernel, Module, Param, Spec
-from layoutdsl.show import drawing, module, svg
+from layoutdsl.plan import Duty
+from layoutdsl.show import cuts, drawing, module, svg
 from layoutdsl.show.picture import picture_of
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "img"
+WIDTH = 116
 NOTE = "<!-- Written by scripts/generate_docs.py: change what it reads, not this text. -->"
 PART = ("<!-- {name}: written by scripts/generate_docs.py -->", "<!-- end of {name} -->")
 
@@ -74,6 +77,8 @@ def wanted() -> tuple[tuple[Path, str], ...]:
         (ROOT / "docs" / "spec-reference.md", text_of(reference())),
         (ROOT / "docs" / "formats.md", text_of(gallery())),
         (ROOT / "docs" / "gallery.md", text_of(pictures())),
+        (ROOT / "docs" / "choices.md", text_of(planner())),
+        *((IMAGES / f"choice_{one.name}.svg", one.picture) for one in EXAMPLES),
         *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files()) if base_of(spec) is None),
         (IMAGES / "session.svg", session()),
         (IMAGES / "coverage.svg", heat_map()),
@@ -532,6 +537,229 @@ def heat_map() -> str:
             if cli.main(COVERAGE.format(file=file).split()):
                 raise SystemExit(f"`layoutdsl {COVERAGE}` failed")
         return file.read_text(encoding="utf-8")
+
+
+# --- the planner's choices --------------------------------------------------------------------------------------------
+
+PLANNER = """\
+# How ranks share a module
+
+A kernel takes whole tiles and whole groups of scales; a checkpoint has groups of its own; ranks are as many as there
+are. `compile_plan` weighs all ways to bring these together and takes the one that stores the fewest bytes on a rank.
+Every rank stores as much as the widest. This page shows the choices, each with the plans of all ranks drawn.
+
+How to read the pictures: above the bars stands the whole axis with the groups of the checkpoint, and for attention the
+heads. A bar stands below the elements that its rank holds. What is hatched is padding: zeros, whose reason
+[the plan states and the proofs check](laws.md). Lines in a bar are the borders of the kernel's groups (of its tiles
+where the axis is whole). On the right is what a rank stores, piece by piece. The commands print rank 0; `--rank`
+names another. A caller of `compile_plan` says the same with `params`, `tp` and `rank`, and finds the choice in
+`plan.choice`.
+
+In all of these `k` counts the inputs of a matrix, `n` its outputs, and `i` is the inner axis of an MLP: the outputs of
+gate and up (w13), and the inputs of down (w2)."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One choice: what it is, the commands whose plans are drawn, what of them, and what others would store."""
+
+    name: str
+    title: str
+    text: str
+    commands: tuple[str, ...]
+    axes: tuple[str, ...]
+    choice: str
+    instead: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def picture(self) -> str:
+        scenes = [cuts.Scene(self.heading(command), ranks_of(command), self.axes) for command in self.commands]
+        if (found := scenes[0].plans[0].choice) != self.choice:
+            raise SystemExit(f"`{self.commands[0]}` is no longer served by `{self.choice}`, but by `{found}`")
+        return cuts.drawing_of(self.title, scenes)
+
+    def heading(self, command: str) -> str:
+        """What tells a command from the others, and what it stores."""
+        if len(self.commands) == 1:
+            return ""
+        others = {word for other in self.commands if other != command for word in other.split()}
+        own = [word for word in command.split() if word not in others] or ["as it is"]
+        return f"{', '.join(own)}: {stored(command)} on each rank"
+
+
+MOE = "gptq marlin_int4_a16 --module moe_gated --size e=8 --size i={} --size h=2048 --param group={} --tp {}"
+HEADS = "gptq marlin_int4_a16 --module attention {} --param group=128 --tp 4"
+
+EXAMPLES = (
+    Example(
+        "even",
+        "Even shares",
+        "All ranks hold the same share, and it ends where a group and a tile of the kernel end. It is taken where that "
+        "stores nothing but the weights: 1,536 inner features are 12 groups of 128, three for each of 4 ranks.",
+        (MOE.format(1536, 128, 4),),
+        ("w2 k", "w13 n"),
+        "even",
+    ),
+    Example(
+        "finer",
+        "Finer groups",
+        "A share that ends inside a group of the checkpoint is read with smaller groups: each scale is stored for two "
+        "or four groups of the kernel, which changes no value. It is taken where the kernel has such groups and the "
+        "scales cost less than the padding that whole groups would need: 704 features are 5.5 groups of 128 and 11 of "
+        "64. Only w2 needs it, so w13 keeps its 128.",
+        (MOE.format(1408, 128, 2),),
+        ("w2 k", "w13 n"),
+        "finer groups",
+        (("with groups of 128, six for one rank and five for the other", "--param target.group=128"),),
+    ),
+    Example(
+        "uneven",
+        "Uneven shares",
+        "Ranks hold whole groups of the kernel, dealt as evenly as can be, and every rank is padded to the widest. It "
+        "is taken inside an MLP, where nobody outside sees the cuts and equal shares would end inside a group: 1,408 "
+        "features are 22 groups of 64, three for six ranks and two for the other two. Together ranks store at least "
+        "the groups that there are, so no other cut stores less.",
+        (MOE.format(1408, 128, 8),),
+        ("w2 k", "w13 n"),
+        "uneven",
+        (
+            ("with groups of 128", "--param target.group=128"),
+            ("with groups of 32", "--param target.group=32"),
+        ),
+    ),
+    Example(
+        "one_group",
+        "One group a rank",
+        "Where ranks outnumber the checkpoint's groups, each rank's share lies inside one of them: the kernel reads it "
+        "as a matrix with one scale per output, and pads it to a tile instead of a group. Of 3 groups of 128 each is "
+        "shared by two ranks; the other two hold nothing, since 48 features for each of 8 ranks would fill the same "
+        "tile of 64. No way has fewer scales.",
+        (MOE.format(384, 128, 8),),
+        ("w2 k", "w13 n"),
+        "one group a rank",
+        (
+            ("with groups of 64", "--param target.group=64"),
+            ("with groups of 32", "--param target.group=32"),
+        ),
+    ),
+    Example(
+        "front",
+        "Padding in front",
+        "The inputs of an o_proj are cut between heads, because that is how attention leaves them, and a head need not "
+        "end where a group does. Zeros in front of a rank's first input bring all later borders onto those of the "
+        "kernel's groups; the caller puts as many zeros before its input. Here heads of 72 make shares of 288, which "
+        "are 4.5 groups of 64: every rank stores 320, as with groups of 32, but half as many scales.",
+        (HEADS.format("--size q=16 --size d=72 --size h=1152"),),
+        ("o k",),
+        "front pad",
+        (("with groups of 32", "--param target.group=32"),),
+    ),
+    Example(
+        "heads",
+        "Heads that do not divide: zero heads, shared key-value heads",
+        "Attention is cut by key-value heads with the query heads that they serve. Where ranks outnumber key-value "
+        "heads, several hold the same one and share its queries; where queries do not divide, a rank lacks a head and "
+        "stores zeros in its place, which meet zeros in o. 14 query heads and 2 key-value heads on 4 ranks: each key "
+        "and value is held twice, and of its seven queries one rank has four and the other three. The widest rank "
+        "has four heads however the 14 are dealt, so no cut between heads stores less.",
+        (HEADS.format("--size q=14 --size kv=2 --size d=64 --size h=896"),),
+        ("qkv n", "o k"),
+        "uneven",
+    ),
+    Example(
+        "hidden",
+        "A padded hidden size",
+        "The hidden size is no multiple of every tile, and each matrix is padded apart: 2,880 inputs of w13 need 64 "
+        "zeros to fill tiles of 128, while as outputs of w2 they fill tiles of 64 as they are. What is seen outside is "
+        "a duty of the caller, and the plan says which: here to give w13 inputs with 64 zeros, and nothing about w2's "
+        "outputs.",
+        ("mxfp4 marlin_mxfp4_a16 --module moe_gated --size e=32 --size i=2880 --size h=2880 --tp 4",),
+        ("w13 k", "w2 n"),
+        "uneven",
+    ),
+    Example(
+        "tiles",
+        "Tile families",
+        "Marlin takes tiles of 64 outputs by 128 inputs, or of 128 by 64, and one matrix is made of one kind. For each "
+        "matrix that kind is taken that stores less: the first fits 320 by 256, the second 256 by 192.",
+        (
+            "gptq marlin_int4_a16 --module linear --param group=64 --size n=320 --size k=256",
+            "gptq marlin_int4_a16 --module linear --param group=64 --size n=256 --size k=192",
+        ),
+        ("linear n", "linear k"),
+        "even",
+        (("320 by 256 in a build that has tiles of 128 by 64 alone", "marlin_int4_a16_n128"),),
+    ),
+    Example(
+        "tight",
+        "Tight: less padding between two matrices",
+        "Gate and up need whole tiles of outputs, 32 of each part here; down needs whole tiles of inputs, 64. With "
+        "`contract=tight`, the default, each is padded to its own, and the activation between them writes the zeros "
+        "that down reads beyond what it computes, which the plan lists as a duty. For an activation that cannot, as "
+        "vLLM's, `contract=vllm` pads both alike.",
+        (MOE.format(640, 32, 4), MOE.format(640, 32, 4) + " --param contract=vllm"),
+        ("w13 n", "w2 k"),
+        "even",
+    ),
+)
+
+
+@cache
+def ranks_of(command: str) -> tuple[Plan, ...]:
+    """The plans of all ranks that `layoutdsl plan` makes of these words."""
+    first = plan_of(command)
+    return (first, *(plan_of(f"{command} --rank {rank}") for rank in range(1, first.ranks.tp)))
+
+
+def plan_of(command: str) -> Plan:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        if cli.main(["plan", *command.split(), "--json"]):
+            raise SystemExit(f"`layoutdsl plan {command}` failed")
+    return Plan.from_json(out.getvalue())
+
+
+def stored(command: str) -> str:
+    return f"{cuts.stored_bytes(ranks_of(command)[0]):,} bytes"
+
+
+def changed(command: str, by: str) -> str:
+    """A command with more flags, or with another kernel."""
+    return f"{command} {by}" if by.startswith("--") else " ".join([command.split()[0], by, *command.split()[2:]])
+
+
+def planner() -> Iterator[str]:
+    yield from (NOTE, "", *textwrap.dedent(PLANNER).splitlines(), "")
+    yield from table(
+        ("choice", "when"),
+        *((f"[{one.title}](#{anchor(one.title)})", f"`plan.choice` is `{one.choice}`") for one in EXAMPLES),
+    )
+    for one in EXAMPLES:
+        yield from ("", f"## {one.title}", "", *textwrap.wrap(one.text, WIDTH), "")
+        yield from (f"    layoutdsl plan {command}" for command in one.commands)
+        yield from ("", f"![{one.title}: what each rank holds and stores](img/choice_{one.name}.svg)")
+        if len(one.commands) == 1 or one.instead:
+            yield from ("", *textwrap.wrap(" ".join(prices(one)), WIDTH))
+        if duties := dict.fromkeys(str(duty) for c in one.commands for plan in ranks_of(c) for duty in owed(plan)):
+            yield from ("", "The caller's duties, of all ranks:", "", *(f"- {duty}" for duty in duties))
+
+
+def owed(plan: Plan) -> Iterator[Duty]:
+    """What a caller has to do that is owed to a choice, and not to there being ranks."""
+    yield from (duty for duty in plan.duties if duty.kind != "sum_over_ranks")
+
+
+def prices(one: Example) -> Iterator[str]:
+    """What is stored, and what would be otherwise."""
+    command = one.commands[0]
+    rank = "on each rank" if ranks_of(command)[0].ranks.tp > 1 else "in all"
+    yield f"Stored {rank}: {stored(command)}."
+    for what, by in one.instead:
+        yield f"{what[0].upper()}{what[1:]} (`{by}`): {stored(changed(command, by))}."
+
+
+def anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 # --- gallery ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ keys. Nothing here knows a single case.
 from __future__ import annotations
 
 import fnmatch
-import functools
 import itertools
 import json
 import math
@@ -18,7 +17,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import checkpoints
 import conversions
@@ -258,23 +256,6 @@ def holds(job: Job, tensors: dict[str, list]) -> None:
         assert not found.any(), "padding holds a value"
 
 
-class Slots(Job):
-    """A job of which some experts have several places."""
-
-    slots: tuple[int, ...]
-
-    @property
-    def plan(self) -> Plan:
-        with mock.patch.object(conversions, "compile_plan", functools.partial(compile_plan, experts=self.slots)):
-            return super().plan
-
-    @property
-    def held(self) -> list[int]:
-        """The expert in each of this rank's places."""
-        owners = sorted(at % self.ep for at in range(len(self.slots)))
-        return [slot for slot, owner in zip(self.slots, owners) if owner == self.ep_rank]
-
-
 class Heads(Job):
     """Attention: a rank has whole key-value heads with their queries, or shares one and has some of its queries."""
 
@@ -310,11 +291,9 @@ def job_of(entry: Entry, **ranks: int) -> Job:
     keys = ("split", "dtype", "padded", "sharded", "tp", "ep")
     options = {key: entry[key] for key in keys if key in entry}
     options |= {key: tuple(entry[key]) for key in ("stored", "names") if key in entry}
-    kind = Slots if "experts" in entry else Heads if entry["module"] == "attention" else Job
-    job = kind(source, entry["to"], entry["module"], sizes, params=entry.get("with", {}), **options, **ranks)
-    if isinstance(job, Slots):
-        job.slots = tuple(entry["experts"])
-    return job
+    options |= {"slots": tuple(entry["experts"])} if "experts" in entry else {}
+    kind = Heads if entry["module"] == "attention" else Job
+    return kind(source, entry["to"], entry["module"], sizes, params=entry.get("with", {}), **options, **ranks)
 
 
 def put(tensors: dict[str, list], name: str, at: Sequence[int], value: Any) -> None:

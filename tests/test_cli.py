@@ -1,5 +1,4 @@
-"""The command line as its user meets it: what is printed where, the exit status, and what is never loaded; and the
-report that `plan` prints, held against counts made without it."""
+"""The command line as its user meets it: what is printed where, the exit status, and what is never loaded."""
 
 import fcntl
 import io
@@ -8,21 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from layoutdsl import Plan, cli, compile_plan, explain, flags
-from layoutdsl.codes import code_named
+from layoutdsl import Plan, cli, compile_plan, flags
 from layoutdsl.conform import Outcome
-from layoutdsl.layout import Run
-from layoutdsl.library import shipped
-from layoutdsl.plan import Move
+from layoutdsl.library import load_spec, shipped
 
 LINEAR = ["plan", "gptq", "marlin_int4_a16", "--module", "linear", "--size", "n=200", "--size", "k=200"]
 
@@ -76,6 +69,8 @@ def test_every_command_has_help(run: Any, command: str) -> None:
         ([*LINEAR, "--param", "a=1", "--param", "a=2"], "--param a=... is given twice"),
         ([*LINEAR, "--param", "=4"], "argument --param: expected NAME=VALUE, found `=4`"),
         ([*LINEAR, "--tp", "two"], "argument --tp: invalid int value: 'two'"),
+        ([*LINEAR, "--experts", "0,1,"], "argument --experts: expected experts apart by commas, such as"),
+        ([*LINEAR, "--only"], "argument --only: expected one argument"),
         ([*LINEAR, "--js"], "unrecognized arguments: --js"),
         (["lint", "--nope"], "unrecognized arguments: --nope"),
     ],
@@ -232,74 +227,6 @@ def test_lint(run: Any, mine: Path) -> None:
 
 # --- plan -------------------------------------------------------------------------------------------------------------
 
-AWQ = ["plan", "awq", "marlin_int4_a16", "--module", "linear", "--size", "n=200", "--size", "k=208"]
-
-REPORT = """\
-awq -> marlin_int4_a16, module linear
-  sizes   k=208 n=200
-  rank    the only one
-  source  group=128 dtype=float16 zero_points=true bias=false parts=apart
-  target  group=128 dtype=float16 zero_points=true bias=false parts=stacked
-  module  split=none
-  plan    sha256 ...
-
-Axes
-  matrix  axis   part  whole  this rank  padded  why
-  linear  k = k          208  0 to 207      256  48 more for whole tiles and whole groups of 128
-  linear  n = n          200  0 to 199      256  56 more for whole tiles
-
-Reads
-  tensor          dtype    shape      bytes  code
-  linear.qweight  int32    208 x 25  20,800  u4
-  linear.qzeros   int32    2 x 25       200  u4
-  linear.scales   float16  2 x 200      800  float16
-  total                              21,800
-
-Writes
-  tensor               dtype    shape      bytes  code
-  linear.weight        int32    16 x 512  32,768  u4
-  linear.weight_scale  float16  2 x 256    1,024  float16
-  linear.zero_point    int32    2 x 32       256  u4
-  total                                   34,048
-
-Steps
-  linear.weight
-    from    linear.qweight
-    move    41,600 codes, in 2 runs along n and 1 run along k
-    recode  none: the same codes
-    fill    pads with the zero points of linear.qzeros
-  linear.weight_scale
-    from    linear.scales
-    move    400 codes, in 2 runs along n and 2 runs along k
-    recode  none: the same codes
-  linear.zero_point
-    from    linear.qzeros
-    move    400 codes, in 2 runs along n and 2 runs along k
-    recode  none: the same codes (u4)
-
-Padding
-  tensor                pad code   codes  bytes  why it is harmless
-  linear.weight                0  14,336  7,168  it decodes to 0
-  linear.weight        from data   9,600  4,800  it repeats its group's zero point, so it decodes to 0
-  linear.weight_scale          0     112    224  it decodes to 0
-  linear.zero_point            0     112     56  the scale beside it is 0
-  12,248 bytes added: 36.0 % of what is stored
-
-Losses
-  none: every value is exact, or refused
-
-Duties of the caller
-  linear: pad its input along k with 0 zeros before and 48 after
-  linear: keep the first 200 of its outputs along n
-"""
-
-
-def test_the_report_of_a_plan(run: Any) -> None:
-    done = run(*AWQ)
-    assert (done.status, done.err) == (0, "")
-    assert re.sub("sha256 [0-9a-f]{64}", "sha256 ...", done.out) == REPORT
-
-
 def test_json_is_the_plan(run: Any) -> None:
     params = ("group=64", "zero_points=true", "target.dtype=bfloat16")
     done = run(*LINEAR, "--json", *(word for param in params for word in ("--param", param)))
@@ -313,6 +240,43 @@ def test_json_is_the_plan(run: Any) -> None:
     assert not re.search(r"\n\s*-?[0-9]+,?\n", done.out)
 
 
+MOE = ["plan", "gptq", "marlin_int4_a16", "--module", "moe_gated", "--size", "e=3", "--size", "i=256",
+       "--size", "h=256", "--json"]
+
+
+def test_only_some_matrices(run: Any) -> None:
+    plan = Plan.from_json(run(*MOE, "--only", "w2", "--only", "w2").out)
+    assert plan == compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 3, "i": 256, "h": 256}, only=("w2",))
+    assert {info.name.split(".")[0] for info in plan.outputs} == {"w2"}
+    done = run(*MOE, "--only", "w3")
+    assert (done.status, done.err.split("\n")) == (1, [
+        "LP113 unknown-matrix: module `moe_gated` has no matrix `w3`", "  = help: did you mean `w13`?", ""])
+
+
+def test_a_map_of_experts(run: Any) -> None:
+    plan = Plan.from_json(run(*MOE, "--ep", "2", "--ep-rank", "1", "--experts", "0,1,2,0").out)
+    assert (plan.places, plan.slots) == (4, (2, 0))
+    done = run(*MOE, "--experts", "0,1,3")
+    assert (done.status, done.err.split("\n")[0]) == (
+        1, "LP114 expert-map: the map of experts has expert 3; module `moe_gated` has 3")
+    done = run(*MOE, "--experts", "0,1")
+    assert (done.status, done.err.split("\n")[0]) == (
+        1, "LP114 expert-map: the map of experts has no place for expert 2; module `moe_gated` has 3")
+    assert run(*LINEAR, "--experts", "0").err.startswith(
+        "LP114 expert-map: the map of experts has expert 0; module `linear` has none\n")
+
+
+def test_the_help_names_axes_that_there_are(run: Any) -> None:
+    """`--size` says which axes the commonest modules have."""
+    text = " ".join(run("plan", "--help").out.split()).partition("before sharding: ")[2].partition(";")[0]
+    named = re.findall(r"((?:\w+, )*\w+) of (\w+)(?: and (\w+))?", text)
+    assert len(named) == 4
+    for axes, *modules in named:
+        for module in filter(None, modules):
+            spec = load_spec(module, kind="module")
+            assert set(axes.split(", ")) - {"kv"} == set(spec.axes) - set(spec.default), module
+
+
 def test_values_of_parameters() -> None:
     given = ["a=true", "b=false", "c=128", "d=-1", "e=bfloat16", "f=q,k,v", "source.g=True", "h=1.5", "i = x=y"]
     assert [flags.param(text) for text in given] == [
@@ -320,112 +284,6 @@ def test_values_of_parameters() -> None:
         ("h", "1.5"), ("i", "x=y"),
     ]
     assert [flags.size(text) for text in ("n=64", "n=512,128,128")] == [("n", 64), ("n", (512, 128, 128))]
-
-
-# --- the report against counts made by hand ---------------------------------------------------------------------------
-
-PLANS: dict[str, dict[str, Any]] = {
-    "zero points": {"source": "gptq", "target": "marlin_int4_a16", "module": "linear", "sizes": {"n": 100, "k": 200},
-                    "params": {"group": 32, "zero_points": True, "bias": True}},
-    "parts and experts": {"source": "ct_int", "target": "marlin_int4_a16", "module": "moe_gated",
-                          "sizes": {"e": 4, "i": 192, "h": 200}, "params": {"group": 32}, "tp": 2, "rank": 1, "ep": 2},
-    "widths": {"source": "ct_int", "target": "marlin_int4_a8fp8", "module": "linear_fused",
-               "sizes": {"n": (72, 24, 24), "k": 136}, "params": {"group": 128, "zero_points": True}},
-    "int8 scales": {"source": "gptq", "target": "marlin_int8_a8int8", "module": "linear", "sizes": {"n": 72, "k": 72},
-                    "params": {"bits": 8, "group": 32}},
-    "global scales": {"source": "nvfp4", "target": "marlin_nvfp4_a16", "module": "moe_gated",
-                      "sizes": {"e": 2, "i": 80, "h": 144}},
-    "blocks": {"source": "fp8_block", "target": "marlin_fp8_a16", "module": "linear", "sizes": {"n": 200, "k": 328}},
-    "mx": {"source": "mxfp4", "target": "marlin_mxfp4_a16", "module": "moe_gated",
-           "sizes": {"e": 2, "i": 96, "h": 160}, "params": {"dtype": "bfloat16"}},
-    "act-order": {"source": "gptq", "target": "marlin_int4_a16", "module": "linear", "sizes": {"n": 64, "k": 136},
-                  "params": {"group": 64, "act_order": True}},
-    "to a checkpoint": {"source": "marlin_int4_a16", "target": "gptq", "module": "linear",
-                        "sizes": {"n": 100, "k": 132}, "params": {"group": 64}},
-    "replicas": {"source": "fp8", "target": "marlin_fp8_a16", "module": "linear", "sizes": {"n": 64, "k": 128},
-                 "tp": 4, "rank": 2},
-}
-
-
-def plan_of(**given: Any) -> Plan:
-    return compile_plan(given.pop("source"), given.pop("target"), given.pop("module"), given.pop("sizes"), **given)
-
-
-@pytest.fixture(params=PLANS)
-def plan(request: pytest.FixtureRequest) -> Plan:
-    return plan_of(**PLANS[request.param])
-
-
-def addresses(move: Move) -> set[int]:
-    """Every target element that a move touches, one loop step after the other."""
-
-    def walk(run: Run) -> Iterator[int]:
-        for steps in product(*(range(loop[0]) for loop in run.loops)):
-            yield run.dst + sum(step * loop[2] for step, loop in zip(steps, run.loops, strict=True))
-
-    return {n + k for along_n in move.n for along_k in move.k for n in walk(along_n) for k in walk(along_k)}
-
-
-def test_padding_is_all_that_no_data_fills(plan: Plan) -> None:
-    found = explain.padding(plan)
-    for program in plan.programs:
-        info = plan.output[program.output]
-        copies = info.experts if info.experts and not info.shared else 1
-        data = set[int]().union(*(addresses(move) for move in program.moves if move.kind != "pad"))
-        pads = sum(count for name, _, _, count, _ in found if name == info.name)
-        assert pads == ((info.codes - len(data)) * copies if program.moves else 0)
-        size = sum((size for name, *_, size in found if name == info.name), Fraction(0))
-        assert size == Fraction(pads * code_named(info.code).bits, 8)
-
-
-def test_bytes_are_those_of_the_tensors(plan: Plan) -> None:
-    torch = pytest.importorskip("torch")
-    for info in (*plan.inputs, *plan.outputs):
-        stored = torch.empty(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device="meta")
-        assert explain._bytes(info) == stored.numel() * stored.itemsize
-
-
-def test_reports_are_legible(plan: Plan) -> None:
-    lines = plan.explain().split("\n")
-    assert all(line == line.rstrip() and line.isascii() for line in lines)
-    assert max(map(len, lines)) <= 110
-    named = [name for program in plan.programs for name in (program.output, *program.sources)]
-    assert all(name in " ".join(lines) for name in named)
-    titles = [line for line in lines if line[:1].strip()]
-    for title in ("Axes", "Reads", "Writes", "Steps", "Losses", "Duties of the caller"):
-        assert title in titles
-    assert "\n\n\n" not in "\n".join(lines)
-
-
-def test_a_plan_from_a_file_is_explained_alike(plan: Plan) -> None:
-    assert Plan.from_json(plan.to_json()).explain() == plan.explain()
-
-
-def test_every_recode_and_every_reason_has_words() -> None:
-    from layoutdsl import recodes
-
-    names = re.findall(r"^    (\w+)  +\S", recodes.__doc__ or "", re.MULTILINE)
-    assert len(names) == 15
-    for name in names:
-        assert explain.recoded(recodes.Recode(name, "float16", "bfloat16", 3))
-    reasons = re.findall(r"^    (\w+)  +\S", Move.__doc__ or "", re.MULTILINE)
-    assert {"fill", *reasons} == set(explain.REASONS)
-
-
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("replicas", ["Replicas", "  each weight is held by 4 tensor-parallel ranks"]),
-        ("int8 scales", ["  linear.largest: the largest scale, over the scales that `linear.weight_scale` reads"]),
-        ("parts and experts", ["  rank    1 of 2 tensor-parallel, 0 of 2 expert-parallel", "  experts 0 to 1 of 4",
-                               "  w2: add up the outputs of all tensor-parallel ranks"]),
-        ("act-order", ["    gather  k in the order that sorts linear.g_idx",
-                       "    from    linear.g_idx, the order that sorts it"]),
-        ("widths", ["  sizes   k=136 n=72,24,24"]),
-    ],
-)
-def test_single_lines_of_reports(name: str, lines: list[str]) -> None:
-    assert set(lines) <= set(plan_of(**PLANS[name]).explain().split("\n"))
 
 
 # --- conform, schema, convert -----------------------------------------------------------------------------------------

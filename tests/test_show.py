@@ -383,14 +383,17 @@ def test_digits_say_where_elements_stand(spec: Any) -> None:
 
 
 def test_padding_of_a_kernel(show: Any) -> None:
-    picture = picture_of(load_spec("marlin_int4_a16"), {"n": 100, "k": 132})
+    finer = picture_of(load_spec("marlin_int4_a16"), {"n": 100, "k": 132}).sheets[0]
+    assert finer.stored.shape == (12, 256) and finer.groups == 3  # as the planner has it: of 64, which store less
+    picture = picture_of(load_spec("marlin_int4_a16"), {"n": 100, "k": 132}, {"group": 128})
     sheet = picture.sheets[0]
     assert sheet.stored.shape == (16, 256)  # 256 x 128
     cells = sheet.cells(0, sheet.stored.codes)
     kinds = {pad: sum(cell.pad == pad for cell in cells) for pad in ("", "n", "k", "n and k")}
     assert kinds == {"": 100 * 132, "n": 28 * 132, "k": 100 * 124, "n and k": 28 * 124}
     assert sheet.first_pad() == next(cell.address for cell in cells if cell.pad)
-    text = show("marlin_int4_a16", "--size", "n=100", "--size", "k=132", "--words", "128:144").out
+    command = ("marlin_int4_a16", "--size", "n=100", "--size", "k=132", "--param", "group=128", "--words", "128:144")
+    text = show(*command).out
     assert "n: 0 to 99; padded from 100 to 128" in text
     assert "k: 0 to 131 in 2 groups of 128; padded from 132 to 256" in text
     assert "padding is shown as `.`; the first stands in row 0, word 130" in text
@@ -555,40 +558,120 @@ def test_colours_only_on_a_terminal(show: Any, monkeypatch: pytest.MonkeyPatch) 
 # --- modules ----------------------------------------------------------------------------------------------------------
 
 
+def titles_of(cut: module.Cut, group: str = "") -> list[str]:
+    """What is told where a pointer rests; with a group's class, of its cells alone."""
+    root = ElementTree.fromstring(module.drawing_of(cut))
+    nodes = [root] if not group else [node for node in root.iter(f"{SVG}g") if node.get("class") == group]
+    return [title.text or "" for node in nodes for title in node.iter(f"{SVG}title")]
+
+
+@pytest.mark.parametrize("tp", [2, 3, 4])
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if isinstance(spec, Module)], ids=lambda spec: spec.name)
-def test_modules_show_what_each_rank_holds(spec: Module) -> None:
-    cut = module.cut_of(spec)
-    titles = [title.text or "" for title in ElementTree.fromstring(module.drawing_of(cut)).iter(f"{SVG}title")]
-    for rank in range(2):
-        for matrix in matrices(spec, bind(spec, dict(cut.params)), cut.sizes, Ranks(2, rank)):
-            for part, stretch in enumerate(matrix.n):
-                name = f"{matrix.parts[part]}; " if matrix.parts else ""
-                n, k = (f"{s.axis} {s.start} to {s.start + s.length - 1}" for s in (stretch, matrix.k))
-                assert titles.count(f"{name}{n}, {k}; rank {rank}") == 2  # in the whole, and in what the rank holds
-    pads = sum(title.startswith("padding of ") for title in titles)
-    rows = [len(matrix.n) if matrix.pad == "part" else 1 for matrix in cut.whole]
-    assert pads == 2 * (sum(rows) + sum(len(matrix.n) for matrix in cut.whole))
+def test_modules_show_what_each_rank_holds(spec: Module, tp: int) -> None:
+    """Who holds what of each matrix, as resolve has it: in the whole, and for the ranks of which there is a picture."""
+    sizes = {axis: (12, 24, 36) if spec.name == "linear_fused" and axis == "n" else 12 for axis in spec.axes}
+    cut = module.cut_of(spec, sizes, tp=tp)
+    whole, all_of_it = titles_of(cut, "whole"), titles_of(cut)
+    for at, matrix in enumerate(cut.whole):
+        for part in range(len(matrix.n)):
+            name = f"{matrix.parts[part]}; " if matrix.parts else ""
+            outputs, inputs = cut.axes(matrix)
+            held: dict[str, list[int]] = {}
+            for rank in range(tp):
+                mine = matrices(spec, bind(spec, dict(cut.params)), cut.sizes, Ranks(tp, rank))[at]
+                stretches = (mine.n[part], mine.k)
+                if all(stretch.length for stretch in stretches):
+                    ends = [f"{s.start} to {s.start + s.length - 1}" for s in stretches]
+                    said = f"{name}{outputs[part]} {ends[0]}, {inputs} {ends[1]}; "
+                    held.setdefault(said, []).append(rank)
+                    assert (f"{said}rank {rank}" in all_of_it) >= (rank in cut.shown(at, module.DRAWN))
+            for said, ranks in held.items():
+                *others, last = map(str, ranks)
+                who = f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+                assert f"{said}{who if cut.is_cut(at) else 'all ranks'}" in whole
+    assert len(whole) == len(set(whole)) or spec.name == "linear_fused" or len(cut.whole) > 1
 
 
 @pytest.mark.parametrize("split", ["n", "k", "none"])
 def test_fields_of_a_module_tile_its_matrices(split: str) -> None:
-    """Each field at the place of its rank: its share of the frame, and no two on one another."""
+    """Each field at the place of its rank: its share of the part, and no two on one another."""
     cut = module.cut_of(load_spec("linear_fused"), {"n": (40, 24), "k": 96}, {"split": split, "names": "a,b"}, tp=4)
     root = ElementTree.fromstring(module.drawing_of(cut))
     (whole,) = [group for group in root.iter(f"{SVG}g") if group.get("class") == "whole"]
     (frame,) = [box(rect) for rect in whole.iter(f"{SVG}rect") if rect.get("class") == "word"]
     fields = {(group[0].text or ""): box(group[1]) for group in whole.iter(f"{SVG}g") if group[0].tag == f"{SVG}title"}
     assert len(fields) == {"n": 8, "k": 8, "none": 2}[split]
+    below = min(y for said, (_, y, _, _) in fields.items() if said.startswith("b"))
+    tall = {"a": below - frame[1], "b": frame[1] + frame[3] - below}
+    assert tall["a"] > tall["b"] > 0  # wider parts are taller
     for said, (x, y, width, height) in fields.items():
         found = re.fullmatch(r"([ab]); n (\d+) to (\d+), k (\d+) to (\d+); (?:all ranks|rank \d)", said)
         assert found
-        size, part = {"a": (40, 0), "b": (24, 1)}[found[1]]
+        size, top = {"a": (40, frame[1]), "b": (24, below)}[found[1]]
         n, n_last, k, k_last = (int(number) for number in found.groups()[1:])
-        assert x == pytest.approx(frame[0] + frame[2] * k / 96) and width == pytest.approx(
-            frame[2] * (k_last + 1 - k) / 96
-        )
-        assert y == pytest.approx(frame[1] + frame[3] / 2 * (part + n / size))
-        assert height == pytest.approx(frame[3] / 2 * (n_last + 1 - n) / size)
+        assert x == pytest.approx(frame[0] + frame[2] * k / 96, abs=0.01)
+        assert width == pytest.approx(frame[2] * (k_last + 1 - k) / 96, abs=0.01)
+        assert y == pytest.approx(top + tall[found[1]] * n / size, abs=0.01)
+        assert height == pytest.approx(tall[found[1]] * (n_last + 1 - n) / size, abs=0.01)
+
+
+def test_heads_that_ranks_share_and_lack() -> None:
+    """14 query heads on 2 key-value heads for 4 ranks: two ranks hold each key, and two have a head less."""
+    cut = module.cut_of(load_spec("attention"), {"q": 14, "kv": 2, "d": 64, "h": 256}, tp=4)
+    whole = titles_of(cut, "whole")
+    assert "q; q dq 256 to 447, h 0 to 255; rank 1" in whole
+    assert (
+        "k; kv d 0 to 63, h 0 to 255; ranks 0 and 1" in whole
+        and "v; kv dv 64 to 127, h 0 to 255; ranks 2 and 3" in whole
+    )
+    assert titles_of(cut).count("padding of q dq, as the widest rank has") == 1  # rank 1 is the one shown of its size
+    text = module.text_of(cut)
+    assert "rank 0: 384 x 256" in text and "rank 1: 320 x 256" in text
+    assert f" k 0 to 63 |{'AB' * 16}|" in text and "ranks outnumber them" in text
+    alone = module.cut_of(load_spec("attention"), {"q": 3, "d": 8, "h": 16}, tp=4)
+    assert dict(alone.sizes)["kv"] == 3 and "rank 3: 0 x 16" in module.text_of(alone)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in FORMATS])
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_tensors_of_attention_padded_in_front(name: str, rank: int) -> None:
+    """Every stored code of an o_proj is an element of this rank or a pad, in front of its inputs or behind."""
+    sizes = {"q": 8, "d": 72, "h": 64}
+    picture = picture_of(load_spec(name), sizes, module="attention", tp=4, rank=rank)
+    sheet = next(one for one in picture.sheets if one.name.startswith("o.") and one.role == "codes")
+    cells = sheet.cells(0, sheet.stored.codes)
+    assert {cell.k for cell in cells if not cell.pad} == {(k,) for k in range(144 * rank, 144 * rank + 144)}
+    front = sheet.matrix.k.front
+    assert sum(cell.pad == "k" for cell in cells) == (sheet.stored.k_end - 144) * 64
+    if front:
+        said = text_of(picture, sheet.name, None, None)
+        assert f"padded from 144 to {sheet.matrix.k.padded}, {front} of it in front" in said
+        assert all(cell.pad for cell in cells if cell.address == 0)
+
+
+def test_a_rank_without_heads(show: Any) -> None:
+    command = [
+        "--module",
+        "attention",
+        "--size",
+        "q=3",
+        "--size",
+        "d=64",
+        "--size",
+        "h=128",
+        "--tp",
+        "4",
+        "--rank",
+        "3",
+    ]
+    done = show("marlin_int4_a16", *command)
+    assert done.status == 0 and "n of q: nothing of 192; padded from 0 to 64" in done.out
+
+
+def test_kernels_are_cut_as_the_planner_cuts(show: Any) -> None:
+    command = ["--module", "moe_gated", "--size", "e=8", "--size", "i=1408", "--size", "h=2048", "--tp", "8"]
+    done = show("marlin_int4_a16", *command, "--rank", "7")
+    assert done.status == 0 and "n of gate: 1280 to 1407 of 1408; padded from 128 to 192" in done.out
 
 
 def box(rect: ElementTree.Element) -> tuple[float, float, float, float]:
@@ -667,7 +750,9 @@ def test_ink_is_legible_on_every_colour() -> None:
 def test_the_gallery_is_of_moderate_size() -> None:
     images = sorted((ROOT / "docs" / "img").glob("*.svg"))
     pictured = {spec.name for spec in SPECS if not isinstance(spec, Kernel) or spec.base is None}
-    assert {image.stem for image in images} == pictured | {"session"}
+    assert {image.stem for image in images} == pictured | {"session", "coverage"} | {
+        f"choice_{one.name}" for one in CHOICES
+    }
     assert sum(image.stat().st_size for image in images) < 1_500_000
 
 
@@ -717,9 +802,13 @@ def test_the_gallery_is_of_moderate_size() -> None:
             "`marlin_int4_a16` does not take\n  = help: it takes one group (-1), 32",
         ),
         (
-            "marlin_int4_a16 --size k=384 --param split=k --tp 2",
-            "LP122 group-cut: `linear`: 2 tensor-parallel ranks cut "
-            "axis `k` of 384 elements through a group of 128: each holds 192\n  = help: group=64 reads them",
+            "marlin_int4_a16 --module moe_gated --size i=96 --param group=32 --param bits=8",
+            "LP101 unknown-parameter: `marlin_int4_a16` has no parameter `bits`",
+        ),
+        (
+            "attention --size q=5 --size kv=2",
+            "LP112 groups: `attention` has 5 query heads for 2 key-value heads, which do not serve equally many\n"
+            "  = help: `q` must be a multiple of `kv`",
         ),
         (
             "moe_gated --tensor w13",

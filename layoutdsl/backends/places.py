@@ -9,6 +9,9 @@ from layoutdsl.codes import Unrepresentable
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan, Reduction
 
+ANY = -1
+"""The group of an order that no weight of the rank is gathered by."""
+
 
 def place(plan: Plan, matrix: str, expert: int, part: int, n: int, k: int) -> str:
     """`expert 3, part up, n 17, k 128`, counted over all ranks."""

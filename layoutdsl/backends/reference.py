@@ -14,7 +14,7 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
-from layoutdsl.backends.places import order_refused, place, ratios, refused
+from layoutdsl.backends.places import ANY, order_refused, place, ratios, refused
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import Chain, Run, View
@@ -283,22 +283,19 @@ class _Reference:
     def _k_perm(self, source: str, info: TensorInfo, expert: int) -> list[int]:
         """The rank's slice of the sorted order, as indices into the whole input."""
         matrix = info.name.split(".")[0]
-        lookup = next(
-            move.gather_k
-            for program in self.plan.programs
-            for move in program.moves
-            if program.output.startswith(matrix + ".") and move.gather_k is not None
-        )
+        moves = (move for p in self.plan.programs if p.output.startswith(matrix + ".") for move in p.moves)
+        group = next((move.gather_k.group for move in moves if move.gather_k is not None), ANY)
         start = next(e.start for e in self.plan.extents if e.matrix == matrix and e.role == "k")
-        return self._order(source, expert, lookup.group)[start : start + info.codes]
+        return self._order(source, expert, group)[start : start + info.codes]
 
     def _order(self, tensor: str, expert: int, group: int) -> list[int]:
-        """The coordinates of k sorted by group, stably. Refused where a group does not have its number of elements."""
+        """The coordinates of k sorted by group, stably. Refused where a group does not have its number of elements,
+        unless that does not count (ANY)."""
         key = (tensor, expert, group)
         if key not in self.orders:
             groups = self.codes[tensor][expert]
             order = sorted(range(len(groups)), key=groups.__getitem__)
-            for position, coordinate in enumerate(order):
+            for position, coordinate in enumerate(order if group != ANY else ()):
                 if groups[coordinate] != (position // group if group else 0):
                     raise order_refused(self.plan, tensor, expert, position, coordinate, groups[coordinate], group)
             self.orders[key] = order

@@ -8,7 +8,7 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends.boxes import Box, boxes, first
-from layoutdsl.backends.places import order_refused
+from layoutdsl.backends.places import ANY, order_refused
 from layoutdsl.backends.torch_recodes import STORED
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Lookup, Move, Plan, TensorInfo
@@ -61,12 +61,13 @@ class Sources:
                 self.order(lookup.tensor, expert, lookup.group)
 
     def order(self, tensor: str, expert: int, group: int) -> torch.Tensor:
-        """The coordinates of k sorted by group, stably. Refused where a group does not have its number of elements."""
+        """The coordinates of k sorted by group, stably. Refused where a group does not have its number of elements,
+        unless that does not count (ANY)."""
         key = (tensor, expert, group)
         if key not in self.found:
             groups, order = (self.codes(tensor, expert).to(torch.int64) & 0xFFFFFFFF).sort(stable=True)
             position = torch.arange(groups.numel(), device=groups.device)
-            index = first(groups != (position // group if group else 0))
+            index = None if group == ANY else first(groups != (position // group if group else 0))
             if index is not None:
                 raise order_refused(self.plan, tensor, expert, index, int(order[index]), int(groups[index]), group)
             self.found[key] = order
@@ -75,10 +76,10 @@ class Sources:
     def k_perm(self, source: str, info: TensorInfo, expert: int) -> torch.Tensor:
         """The rank's slice of the sorted order, as indices into the whole input; its bytes."""
         matrix = info.name.split(".")[0]
-        lookup = next(move.gather_k for program in self.plan.programs for move in program.moves
-                      if program.output.startswith(matrix + ".") and move.gather_k is not None)
+        moves = (move for p in self.plan.programs if p.output.startswith(matrix + ".") for move in p.moves)
+        group = next((move.gather_k.group for move in moves if move.gather_k is not None), ANY)
         start = next(e.start for e in self.plan.extents if e.matrix == matrix and e.role == "k")
-        return buffers.flat(self.order(source, expert, lookup.group)[start : start + info.codes].to(torch.int32))
+        return buffers.flat(self.order(source, expert, group)[start : start + info.codes].to(torch.int32))
 
 
 def data(sources: tuple[str, ...], moves: tuple[Move, ...]) -> Iterator[tuple[Move, Box, str]]:

@@ -59,8 +59,8 @@ class Source:
 def source_of(planner: Planner, job: Job, plan: Plan) -> Source:
     """The source of one unit for the rank of its plan."""
     whole = Source(plan, None, (), None)
-    if plan.ranks.tp * plan.ranks.ep == 1:
-        return whole
+    if plan.ranks.tp * plan.ranks.ep == 1 or not all(extent.length for extent in plan.extents):
+        return whole  # a slice that is empty has no scale of the whole either
     try:
         slice, local = planner.slice(job, plan), planner.local(job, plan)
     except LayoutError:

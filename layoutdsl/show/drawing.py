@@ -296,7 +296,7 @@ class Map:
         k_end = max(matrix.k.padded, matrix.k.length)
         n_end = max(matrix.n_padded, sum(stretch.padded for stretch in matrix.n))
         left, top = self.x + 62, self.y + 44
-        across, down = width / k_end, height / n_end
+        across, down, front = width / k_end, height / n_end, matrix.k.front
         body.add(left + width, svg.text(self.x, self.y + 16, "The whole matrix", "title"))
         body.add(
             0,
@@ -313,18 +313,18 @@ class Map:
             if last - tops[part] > 24:
                 body.add(0, svg.text(left - 6, last - 1, f"{stretch.start + stretch.length - 1}", "small right"))
             for kind, said, n, n_count, k, k_count in self._fields(part):
-                box = (left + k * across, tops[part] + n * down, k_count * across, n_count * down)
+                box = (left + (front + k) * across, tops[part] + n * down, k_count * across, n_count * down)
                 body.add(0, svg.cell(kind, said, *box))
             at += stretch.length if matrix.pad == "tail" else stretch.padded
         for said, k, k_count in self._bands():
             if k_count * across > LETTER * len(said) + 6:
-                middle = left + (k + k_count / 2) * across
+                middle = left + (front + k + k_count / 2) * across
                 body.add(0, svg.text(middle, top + height + 14, said, "small"))
         if real := [cell for cell in cells if not cell.pad]:
             part = real[0].parts[0]
             n = sorted({cell.n[0] - matrix.n[part].start for cell in real if cell.parts[0] == part})
             k = sorted({cell.k[0] - matrix.k.start for cell in real if cell.parts[0] == part})
-            x, y = left + k[0] * across, tops[part] + n[0] * down
+            x, y = left + (front + k[0]) * across, tops[part] + n[0] * down
             wide, high = (max(4, (at[-1] + 1 - at[0]) * scale) for at, scale in ((k, across), (n, down)))
             body.add(
                 0,
@@ -340,6 +340,8 @@ class Map:
         name = matrix.parts[part] if matrix.parts else ""
         for rank, held in enumerate(sheet.ranks or (matrix,)):
             n, k = held.n[part], held.k
+            if not (n.length and k.length):
+                continue
             for first, count in self._pieces(k.start - matrix.k.start, k.length):
                 said = [f"rank {rank}"] * bool(sheet.ranks) + [name] * bool(name)
                 group = sheet.group_of(matrix.k.start + first)
@@ -377,7 +379,7 @@ class Map:
 
 def _meanings(sheet: Sheet, key: Key) -> Iterator[tuple[str, str]]:
     """The colours with what they mean: each rank, part or group, or that they follow one another in turn."""
-    groups = (sheet.group_of(sheet.matrix.k.start + sheet.matrix.k.length - 1) or 0) + 1
+    groups = max(sheet.groups, 1)
     names = {
         "rank": [f"rank {rank}" for rank in range(len(sheet.ranks))],
         "part": [sheet.matrix.parts[part] for part in sheet.stored.parts] if sheet.matrix.parts else [],

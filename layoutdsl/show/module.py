@@ -17,13 +17,12 @@ from typing import Any
 from layoutdsl import model
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Module, ParamValue
-from layoutdsl.resolve import Matrix, Ranks, Scope, Sizes, Stretch, bind, matrices, with_defaults
+from layoutdsl.resolve import Matrix, Ranks, Scope, Sizes, Stretch, bind, matrices
 from layoutdsl.show import svg
+from layoutdsl.show.picture import sizes_of
 from layoutdsl.show.text import WIDTH, letter
 
 MOST_RANKS = 8
-SHOWN_RANKS = 2
-MOST_SHOWN = 4
 EVERY = "="
 """What all ranks hold."""
 
@@ -45,14 +44,13 @@ class Cut:
     def is_cut(self, at: int) -> bool:
         return any(stretch.cut for stretch in (*self.held[0][at].n, self.held[0][at].k))
 
-    def shown(self, at: int) -> list[int]:
-        """The ranks of which a drawing shows what they hold: the first, and of each further size one."""
-        if not self.is_cut(at):
-            return list(range(min(SHOWN_RANKS, self.tp)))
+    def shown(self, at: int, most: int) -> list[int]:
+        """The ranks of which a drawing shows what they hold: one of each size, and the first two if all are alike."""
         first: dict[tuple[int, ...], int] = {}
         for rank, held in enumerate(self.held):
             first.setdefault((*(stretch.length for stretch in held[at].n), held[at].k.length), rank)
-        return sorted({*range(min(SHOWN_RANKS, self.tp)), *first.values()})[:MOST_SHOWN]
+        found = sorted(first.values())
+        return found[:most] if len(found) > 1 else list(range(min(2, self.tp)))
 
     @property
     def drawn_at(self) -> str:
@@ -68,19 +66,21 @@ class Cut:
         )
         ranks = {kind: template.fill(self.params) for kind, template in module.ranks.items()}
         names = {"tp": "tensor-parallel ranks cut", "ep": "expert-parallel ranks share"}
-        said = [f"{names[kind]} {axis}" for kind, axis in ranks.items()]
-        yield "; ".join([*said, *self._whole()]) or "no ranks"
+        said = "; ".join(f"{names[kind]} {axis}" for kind, axis in ranks.items()) or "no ranks"
+        whole = dict.fromkeys(axes[0] for matrix in module.matrices.values() for axes in _products(matrix))
+        yield said + f", never through one of {', '.join(whole)}" * bool(whole)
         for one, other in module.serves.items():
-            yield f"each of {one} serves equally many of {other}; where ranks outnumber {one}, several hold the same of it"
+            yield f"each of {one} serves equally many of {other}; where ranks outnumber them, several share one"
         if module.tight is not None and module.tight.evaluate(self.params):
-            yield "between two matrices less may be padded behind the first than the second reads: the rest is zeros"
+            yield from self._tight()
 
-    def _whole(self) -> Iterator[str]:
-        """Which things ranks do not cut through."""
-        axes = dict.fromkeys(axes for matrix in self.module.matrices.values() for axes in _all_axes(matrix))
-        cut = dict.fromkeys(axes[0] for axes in axes if len(axes) > 1)
-        if cut:
-            yield f"of {', '.join(cut)} each stays whole"
+    def _tight(self) -> Iterator[str]:
+        """Which matrices may be padded less than the next one reads."""
+        for writes in self.whole:
+            for reads in self.whole:
+                i = reads.k.axis
+                if writes.n[0].axis == i and not reads.k.seen:
+                    yield f"{writes.name} may be padded less along {i} than {reads.name}, whose other inputs are zeros"
 
     def axes(self, matrix: Matrix) -> tuple[tuple[str, ...], str]:
         """Each part's outputs and the inputs, as products of the module's axes."""
@@ -99,15 +99,18 @@ class Cut:
         n, k = self.axes(matrix)
         outputs = n[0] if len(set(n)) == 1 else "n"
         held = self.held[0][at].k
-        front = ", in front too where the first group is cut," if held.cut and held.seen else ""
-        return f"a rank pads {outputs} {each} and {k} at its end{front} where a kernel's tiles ask for it".replace(
-            "end where", "end, where"
-        )
+        behind = "in front and at its end" if held.cut and held.seen else "at its end"
+        return f"a rank pads {outputs} {each} and {k} {behind}, where a kernel's tiles ask for it"
 
 
-def _all_axes(matrix: model.Matrix) -> Iterator[tuple[str, ...]]:
-    yield from map(tuple, matrix.n.values() if isinstance(matrix.n, dict) else [matrix.n])
-    yield tuple(matrix.k)
+def _products(matrix: model.Matrix) -> Iterator[Sequence[str]]:
+    """The products of axes that it uses."""
+    yield from (axes for axes in _stated(matrix) if len(axes) > 1)
+
+
+def _stated(matrix: model.Matrix) -> Iterator[Sequence[str]]:
+    yield from matrix.n.values() if isinstance(matrix.n, dict) else [matrix.n]
+    yield matrix.k
 
 
 def cut_of(
@@ -127,10 +130,10 @@ def cut_of(
     return next((cut for cut in cuts if any(map(cut.is_cut, range(len(cut.whole))))), cuts[0])
 
 
-def _cut(module: Module, entry: dict[str, Any], sizes: Sizes, params: Mapping[str, ParamValue], tp: int) -> Cut:
-    extents = {**{axis: entry.pop(axis) for axis in module.axes if axis in entry}, **sizes}
-    bound = bind(module, {**entry, **params})
-    extents = with_defaults(module, extents)
+def _cut(module: Module, entry: Mapping[str, Any], sizes: Sizes, params: Mapping[str, ParamValue], tp: int) -> Cut:
+    extents = sizes_of(module, entry, sizes)
+    stated = {name: value for name, value in entry.items() if name not in module.axes}
+    bound = bind(module, {**stated, **params})
     held = tuple(matrices(module, bound, extents, Ranks(tp, rank)) for rank in range(max(tp, 1)))
     return Cut(module, extents, bound, matrices(module, bound, extents, Ranks()), held)
 
@@ -170,7 +173,7 @@ def _fields(cut: Cut, at: int, part: int) -> list[Field]:
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
-WHOLE, HELD, PAD = 32, 14, 2
+WHOLE, HELD, PAD, TOLD = 32, 14, 2, 2
 
 
 def text_of(cut: Cut) -> str:
@@ -179,7 +182,7 @@ def text_of(cut: Cut) -> str:
         lines += textwrap.wrap(fact, WIDTH)
     for at, matrix in enumerate(cut.whole):
         lines += ["", f"{matrix.name}: {cut.title(matrix)}"]
-        boxes = [_whole(cut, at), *(_held(cut, at, rank) for rank in cut.shown(at))]
+        boxes = [_whole(cut, at), *(_held(cut, at, rank) for rank in cut.shown(at, TOLD))]
         lines += _beside(boxes)
         lines += textwrap.wrap(cut.padding(matrix, at), WIDTH)
     letters = [f"{letter(rank)} rank {rank}" for rank in range(cut.tp)] if cut.tp > 1 else []
@@ -237,7 +240,7 @@ def _beside(boxes: list[list[str]]) -> Iterator[str]:
 
 # --- SVG --------------------------------------------------------------------------------------------------------------
 
-MARGIN, LABEL, BOX, SLICE, PART, ROOM = 24, 120, 260, 120, 76, 16
+MARGIN, LABEL, BOX, SLICE, PART, ROOM, DRAWN = 24, 120, 260, 120, 76, 16, 4
 LEAST = 16
 """The least height of one rank's field."""
 
@@ -273,12 +276,12 @@ def drawing_of(cut: Cut) -> str:
             _draw_whole(body, cut, at, y),
             *(
                 _draw_held(body, cut, at, rank, MARGIN + LABEL + BOX + 70 + place * (SLICE + ROOM + 40), y)
-                for place, rank in enumerate(cut.shown(at))
+                for place, rank in enumerate(cut.shown(at, DRAWN))
             ),
         )
         y = bottom + 22
         body.append(svg.text(MARGIN, y, cut.padding(matrix, at), "said"))
-    many = max(len(cut.shown(at)) for at in range(len(cut.whole)))
+    many = max(len(cut.shown(at, DRAWN)) for at in range(len(cut.whole)))
     width = max(LABEL + BOX + 70 + many * (SLICE + ROOM + 40), *(6.4 * len(line) for line in said)) + 2 * MARGIN
     about = "; ".join(
         f"{matrix.name}: {cut.title(matrix)}; {cut.padding(matrix, at)}" for at, matrix in enumerate(cut.whole)
@@ -342,15 +345,15 @@ def _draw_held(body: list[str], cut: Cut, at: int, rank: int, left: float, top: 
     across = SLICE * matrix.k.length / matrix.k.widest
     for part, (stretch, tall) in enumerate(zip(matrix.n, _heights(cut, at))):
         name = matrix.parts[part] if matrix.parts else ""
-        hover = f"{name}; " * bool(name) + f"{names[part]} {_ranged(stretch)}, {k_name} {_ranged(matrix.k)}; rank {rank}"
+        hover = f"{name}; " * bool(name) + f"{names[part]} {_ranged(stretch)}, {k_name} {_ranged(matrix.k)}"
         room = max(LEAST, tall * stretch.widest / stretch.size)
         height = room * stretch.length / stretch.widest
         if height and across:
-            body.append(svg.cell(kind, hover, left, y, across, height, name))
+            body.append(svg.cell(kind, f"{hover}; rank {rank}", left, y, across, height, name))
             body.append(svg.cell("pad", f"padding of {k_name}", left + across, y, SLICE + ROOM - across, height))
-        if height < room or not across:
-            empty = f"padding of {names[part]}, as the widest rank has"
-            body.append(svg.cell("pad", empty, left, y + height * bool(across), SLICE + ROOM, room - height))
+        if (real := height if across else 0) < room:
+            empty = f"padding of {names[part] if across else k_name}, as the widest rank has"
+            body.append(svg.cell("pad", empty, left, y + real, SLICE + ROOM, room - real))
         y += room
         if matrix.pad == "part" or part == len(matrix.n) - 1:
             behind = f"padding of {names[part]}" + (f" behind {name}" if name and matrix.pad == "part" else "")

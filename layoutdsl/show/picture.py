@@ -10,27 +10,17 @@ long to walk along.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.grammar import OrderDigit
 from layoutdsl.library import load_spec
 from layoutdsl.model import Checkpoint, Fields, Kernel, Module, ParamValue, Tensor
-from layoutdsl.resolve import (
-    Matrix,
-    Ranks,
-    Scope,
-    Side,
-    Sizes,
-    Stored,
-    bind,
-    cheapest,
-    groups_of,
-    matrices,
-    stored_group,
-    tensors,
-)
+from layoutdsl.pairs import Request
+from layoutdsl.planner import choices
+from layoutdsl.recodes import Habits
+from layoutdsl.resolve import Fit, Matrix, Ranks, Scope, Side, Sizes, Stored, bind, matrices, tensors, with_defaults
 from layoutdsl.show.sheet import Digit, Sheet
 
 LONGEST_AXIS = 1 << 18
@@ -88,15 +78,16 @@ def picture_of(
 ) -> Picture:
     """The tensors of a format for a module; without one, for a plain or a fused matrix with the axes n and k.
 
-    A checkpoint's tensors are whole unless `rank` asks for one rank's slice; a kernel's always are one rank's, padded.
+    A checkpoint's tensors are whole unless `rank` asks for one rank's slice; a kernel's always are one rank's, padded as
+    the planner pads them, with finer groups where it takes these.
     """
     given, chosen = dict(sizes or {}), dict(params or {})
     fused = bool({"parts", "names"} & set(chosen)) or isinstance(given.get("n"), tuple)
     mod = load_spec(module or ("linear_fused" if fused else "linear"), specs=tuple(specs), kind="module")
     assert isinstance(mod, Module)
     entry: dict[str, Any] = dict(spec.try_[0] if module is None else mod.try_[0])
-    given = {**{axis: entry.pop(axis) for axis in mod.axes if axis in entry}, **given}
-    chosen = {**entry, **chosen}
+    given = sizes_of(mod, entry, given)
+    chosen = {**{name: value for name, value in entry.items() if name not in mod.axes}, **chosen}
     if module is None:
         given, chosen = _plain(spec, mod, given, chosen, fused, tp)
     own = {name: value for name, value in chosen.items() if name not in mod.params or name in spec.params}
@@ -104,18 +95,16 @@ def picture_of(
     mod_params = bind(mod, {name: value for name, value in chosen.items() if name in mod.params})
     _check_lengths(given)
     ranks = Ranks(tp, rank or 0)
-    held = [matrices(mod, mod_params, given, replace(ranks, rank=each)) for each in range(tp)] if rank is None else []
-    mine = matrices(mod, mod_params, given, ranks)
-    whole = matrices(mod, mod_params, given, Ranks())
     if isinstance(spec, Kernel):
-        groups = [_group(spec, bound, matrix, "group" in own) for matrix in mine]
-        stored = [stored_group(Side(spec, bound, "whole"), matrix) for matrix in mine]
-        fitted = cheapest(spec, bound, mine, groups, stored, False)
-        side, seen = Side(spec, bound, "padded"), [fit.matrix for fit in fitted]
-        held = []
+        fits = _fitted(_request(spec, bound, mod, mod_params, given, ranks, "group" in own))
+        side, held = Side(spec, bound, "padded"), []
+        seen, groups = [fit.matrix for fit in fits], [fit.group for fit in fits]
     else:
+        held = [matrices(mod, mod_params, given, Ranks(tp, each)) for each in range(tp)] if rank is None else []
         side = Side(spec, bound, "whole" if rank is None else "local")
-        seen, groups = (whole if rank is None else mine), [None] * len(mine)
+        seen = matrices(mod, mod_params, given, ranks)
+        seen = seen if rank is not None else matrices(mod, mod_params, given, Ranks())
+        groups = [None] * len(seen)
     sheets: list[Sheet] = []
     for at, (matrix, group) in enumerate(zip(seen, groups)):
         owners = tuple(one[at] for one in held) if tp > 1 else ()
@@ -153,13 +142,41 @@ def _check_lengths(sizes: Sizes) -> None:
             )
 
 
-def _group(kernel: Kernel, params: Scope, matrix: Matrix, given: bool) -> int:
+def _request(
+    kernel: Kernel, params: Scope, module: Module, module_params: Scope, sizes: Sizes, ranks: Ranks, group_given: bool
+) -> Request:
+    """The kernel's tensors as made of a checkpoint that has the kernel's own groups."""
+    return Request(
+        source=kernel,
+        target=kernel,
+        module=module,
+        source_params=dict(params),
+        target_params=dict(params),
+        module_params=dict(module_params),
+        sizes=dict(sizes),
+        ranks=ranks,
+        sharded=False,
+        habits=Habits(),
+        padded={},
+        group_given=group_given,
+        grains={},
+    )
+
+
+def _fitted(request: Request) -> list[Fit]:
+    """The matrices as the planner fits them to the kernel, whose own groups stand for those of a checkpoint."""
     try:
-        return groups_of(kernel, Side(kernel, params, "whole"), matrix, int(params["group"]) if given else None)[0]
+        return [fit for found in choices(request, first=True) for fit in found[0].fits]
     except LayoutError as error:
         found = error.diagnostics[0]  # it speaks to someone who converts
         help = (found.help or "").replace("target.group", "group")
         raise LayoutError(found.message, code=found.code, name=found.name, help=help) from None
+
+
+def sizes_of(module: Module, entry: Mapping[str, Any], given: Sizes) -> dict[str, int | tuple[int, ...]]:
+    """The sizes of a module's axes: those given, and what follows from these; else those of a line to try."""
+    tried = {axis: entry[axis] for axis in module.axes if axis in entry and module.default.get(axis) not in given}
+    return with_defaults(module, {**tried, **given})
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------

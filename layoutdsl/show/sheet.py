@@ -170,7 +170,7 @@ class Sheet:
         """(parts, addresses along n, addresses along k, what it pads): each a product of two tables."""
         k_view = self.stored.k[0]
         k = _table(k_view, self.matrix.k.length, self.matrix.k.start)
-        padded = (at for first, count in self.stored.k_gaps for at in range(first, first + count))
+        padded = (at for first, count in self.k_gaps for at in range(first, first + count))
         k_pad = dict.fromkeys(map(k_view.chain.at, padded), ())
         blocks: list[tuple[Coordinates, dict[int, Coordinates], dict[int, Coordinates], str]] = []
         for part, view in zip(self.stored.parts, self.stored.n):
@@ -184,6 +184,15 @@ class Sheet:
     @cached_property
     def _sorted(self) -> dict[int, list[int]]:
         return {id(k_table): sorted(k_table) for _, _, k_table, _ in self._blocks}
+
+    @property
+    def k_gaps(self) -> tuple[tuple[int, int], ...]:
+        """(first, count) of what is padded along k, in front and behind; of a whole tensor its last unit may be."""
+        stored, unit = self.stored, self.stored.k_unit
+        if stored.k_gaps or unit is None:
+            return stored.k_gaps
+        end = -(-(stored.k[0].offset + self.matrix.k.length) // unit) * unit
+        return ((end, stored.k_end - end),) if end < stored.k_end else ()
 
     def first_pad(self) -> int | None:
         """The first address that holds padding."""
@@ -199,8 +208,14 @@ class Sheet:
             and _meets(cell.k, held.k.start, held.k.length)
         )
 
+    @property
+    def groups(self) -> int:
+        """How many groups the inputs belong to; 0 where none are known."""
+        last = self.matrix.k.start + self.matrix.k.length - 1
+        return (self.group_of(last) or 0) + 1 if self.group and self.matrix.k.length else 0
+
     def group_of(self, k: int) -> int | None:
-        """The group along k of an input."""
+        """The group along k of an input; a rank's own are counted from what it pads in front."""
         return (self.group[0] + k - self.matrix.k.start) // self.group[1] if self.group else None
 
     def groups_of(self, cell: Cell) -> Coordinates:

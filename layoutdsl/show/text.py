@@ -96,8 +96,8 @@ class Page:
             part = f" of {matrix.parts[at]}" if matrix.parts else ""
             yield from stretch_text(f"n{part}", matrix.n[at], [held.n[at] for held in sheet.ranks])
         groups = ""
-        if sheet.group and (last := sheet.group_of(matrix.k.start + matrix.k.length - 1)):
-            groups = f" in {last + 1} groups of {sheet.group[1]}"
+        if sheet.group and sheet.groups > 1:
+            groups = f" in {sheet.groups} groups of {sheet.group[1]}"
         yield from stretch_text("k", matrix.k, [held.k for held in sheet.ranks], groups)
         if matrix.pad == "tail" and len(matrix.n) > 1 and matrix.n_padded > matrix.n_length:
             yield f"  n of all parts, {matrix.n_length}, is padded to {matrix.n_padded}"
@@ -263,15 +263,20 @@ def counted(number: int, noun: str) -> str:
 
 def stretch_text(name: str, stretch: Stretch, held: Sequence[Stretch], more: str = "") -> Iterator[str]:
     """An axis in a line: how long it is, what each rank has, where it is padded."""
-    if stretch.length < stretch.size:
+    if not stretch.length:
+        said = f"nothing of {stretch.size}"
+    elif stretch.length < stretch.size:
         said = f"{stretch.start} to {stretch.start + stretch.length - 1} of {stretch.size}"
     else:
         said = f"0 to {stretch.size - 1}"
     said += more
     if len({one.start for one in held}) > 1:
-        said += f"; {counted(held[0].length, 'element')} on each of {len(held)} ranks"
+        lengths = sorted({one.length for one in held}, reverse=True)
+        each = f"{', '.join(map(str, lengths[:-1]))} or {lengths[-1]}" if len(lengths) > 1 else str(lengths[0])
+        said += f"; {each} element{'s' * (each != '1')} on each of {len(held)} ranks"
     if stretch.padded > stretch.length:
         said += f"; padded from {stretch.length} to {stretch.padded}"
+        said += f", {stretch.front} of it in front" * (stretch.front > 0)
     yield from textwrap.wrap(f"{name}: {said}", WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
