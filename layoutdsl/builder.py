@@ -368,7 +368,7 @@ class Builder:
                         pair,
                         tensor,
                         (bias - tensor.plus,),
-                        WHY["equal"].format(bias),
+                        WHY["equal"].format(bias, bias - tensor.plus),
                     )
                 )
         for tensor in pair.source.get("weight_shape", ()):

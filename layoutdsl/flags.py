@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -22,6 +23,18 @@ def size(text: str) -> tuple[str, int | tuple[int, ...]]:
         raise argparse.ArgumentTypeError(f"expected AXIS=N or AXIS=N,N,..., found `{text}`")
     widths = tuple(map(int, value.split(",")))
     return axis, widths if len(widths) > 1 else widths[0]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """N,N,... itself, or a file that holds it; brackets, blanks and line breaks do not count."""
+    if not re.fullmatch("[0-9]+(,[0-9]+)*", text):
+        try:
+            text = re.sub(r"\s*(,|\s)\s*", ",", Path(text).read_text(encoding="utf-8").strip().strip("[]").strip())
+        except (OSError, ValueError) as error:
+            raise argparse.ArgumentTypeError(f"`{text}` is neither N,N,... nor a file that can be read") from error
+        if not re.fullmatch("[0-9]+(,[0-9]+)*", text):
+            raise argparse.ArgumentTypeError(f"expected one list such as 0,1,2,3,0, the file holds `{text[:40]}`")
+    return tuple(map(int, text.split(",")))
 
 
 def of_kernels(pairs: Iterable[tuple[str, bool | int | str]]) -> dict[str, bool | int | str]:

@@ -100,7 +100,8 @@ def _groups(arguments: Arguments) -> Iterator[Way]:
     target: Format = arguments["target"]
     if "group" not in target.params:
         return
-    own, asked = (int(params.get(name, params.get("group", -1))) for name in ("source.group", "target.group"))
+    default = getattr(arguments["source"].params.get("group"), "default", None) or -1
+    own, asked = (int(params.get(name, params.get("group", default))) for name in ("source.group", "target.group"))
     known: Iterable[int] = target.accepts.groups if isinstance(target, Kernel) else _near(own, asked)
     # Finer ones first, since a scale can be repeated; the coarsest of them is the nearest.
     for group in sorted({*known} - {asked}, key=lambda group: (group < 0, 0 < asked < group, abs(group - asked))):

@@ -177,12 +177,12 @@ class Program:
 
 
 WHY = {
-    "equal": "the target is symmetric: every zero point must be {}",
+    "equal": "the target is symmetric: every zero point must be {}, which this source stores as {}",
     "shape": "the stored shape must be the matrix'",
     "order": "the weights are declared in file order: g_idx must be k // group",
     "same": "the parts of one fused matrix must have the same order",
 }
-"""Why each kind of check is made; the first names the target's zero point."""
+"""Why each kind of check is made; the first names the target's zero point and its code."""
 
 
 @dataclass(frozen=True)

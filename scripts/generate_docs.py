@@ -4,8 +4,8 @@
     python scripts/generate_docs.py --check    exit 1 where a file is not as it would be written
 
 docs/spec-reference.md, docs/formats.md, docs/gallery.md, docs/choices.md and the pictures in docs/img are written
-whole; README.md, CONTRIBUTING.md and docs/laws.md have a part between two comments. Nothing is listed twice: a new key, code, recode,
-finding or spec shows up by itself.
+whole; README.md, CONTRIBUTING.md and docs/laws.md have a part between two comments. Nothing is listed twice: a new key,
+code, recode, finding or spec shows up by itself.
 """
 
 from __future__ import annotations
@@ -711,16 +711,17 @@ def ranks_of(command: str) -> tuple[Plan, ...]:
     return (first, *(plan_of(f"{command} --rank {rank}") for rank in range(1, first.ranks.tp)))
 
 
+@cache
 def plan_of(command: str) -> Plan:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         if cli.main(["plan", *command.split(), "--json"]):
             raise SystemExit(f"`layoutdsl plan {command}` failed")
-    return Plan.from_json(out.getvalue())
+    return Plan.from_json(out.getvalue(), prove=False)  # it is proven when it is compiled
 
 
 def stored(command: str) -> str:
-    return f"{cuts.stored_bytes(ranks_of(command)[0]):,} bytes"
+    return f"{cuts.stored_bytes(plan_of(command)):,} bytes"
 
 
 def changed(command: str, by: str) -> str:
@@ -729,7 +730,7 @@ def changed(command: str, by: str) -> str:
 
 
 def planner() -> Iterator[str]:
-    yield from (NOTE, "", *textwrap.dedent(PLANNER).splitlines(), "")
+    yield from (NOTE, "", *PLANNER.splitlines(), "")
     yield from table(
         ("choice", "when"),
         *((f"[{one.title}](#{anchor(one.title)})", f"`plan.choice` is `{one.choice}`") for one in EXAMPLES),
@@ -752,7 +753,7 @@ def owed(plan: Plan) -> Iterator[Duty]:
 def prices(one: Example) -> Iterator[str]:
     """What is stored, and what would be otherwise."""
     command = one.commands[0]
-    rank = "on each rank" if ranks_of(command)[0].ranks.tp > 1 else "in all"
+    rank = "on each rank" if plan_of(command).ranks.tp > 1 else "in all"
     yield f"Stored {rank}: {stored(command)}."
     for what, by in one.instead:
         yield f"{what[0].upper()}{what[1:]} (`{by}`): {stored(changed(command, by))}."

@@ -228,7 +228,8 @@ MESSAGES: list[tuple[tuple[Any, ...], str]] = [
       {"name": "rescale", "source": "float16", "target": "float16", "power": 1}),
      "law `value`: `w13.weight_scale`: a scale of 0.015625 becomes 0.03125, it is worth 0.015625"),
     (("gptq_moe_padded", "checks.0.expect.0", "set", 8),
-     "law `value`: `w13.gate.qzeros`: its data must be checked: the target is symmetric: every zero point must be 8"),
+     "law `value`: `w13.gate.qzeros`: its data must be checked: the target is symmetric: every zero point must be 8, "
+     "which this source stores as 7"),
     (("gptq_moe_padded", "losses", "set", [["w13.weight", "much"]]),
      "law `value`: `w13.weight`: what it may lose is nothing"),
     (("gptq_moe_padded", "duties.2", "remove"),

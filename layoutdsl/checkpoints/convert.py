@@ -52,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a parameter of the kernel, such as group=32",
     )
+    parser.add_argument(
+        "--experts-map",
+        type=flags.numbers,
+        default=(),
+        metavar="E,E,...",
+        help="the expert of each place that ranks have for one, where some experts have several; or a file with that",
+    )
     parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
     parser.add_argument("--verify", action="store_true", help="verify the output before it gets its name")
     parser.add_argument("--dry-run", action="store_true", help="check and plan everything, write nothing")
@@ -68,6 +75,7 @@ def command(args: argparse.Namespace) -> int:
         to=args.to or (),
         dtype=args.dtype,
         params=flags.of_kernels(args.param),
+        experts=args.experts_map,
         specs=args.specs,
         backend=args.backend,
         verify=args.verify,
@@ -87,6 +95,7 @@ def convert(
     to: str | Sequence[str] = (),
     dtype: str | None = None,
     params: Mapping[str, ParamValue] | None = None,
+    experts: Sequence[int] = (),
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
     verify: bool = False,
@@ -96,7 +105,8 @@ def convert(
 
     to: kernel specs; for each layer the first that takes its codes, of the shipped ones without. dtype: that of the
     activations, float16 or bfloat16; without, the model's in config.json. params: parameters of the kernels, such as
-    {"group": 32}. specs: folders of the user's own specs and names. verify: hold every value of the output against the
+    {"group": 32}. experts: the expert of each place that ranks have for one, such as (0, 1, 2, 3, 0, 3), where some
+    have several. specs: folders of the user's own specs and names. verify: hold every value of the output against the
     source before it gets its name. dry_run: write nothing.
 
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
@@ -110,7 +120,16 @@ def convert(
     start, final = time.perf_counter(), Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
     writing.check_new(final)
     conversion = planned(
-        src, target=to, tp=tp, rank=rank, ep=ep, dtype=dtype, params=params, specs=specs, backend=backend
+        src,
+        target=to,
+        tp=tp,
+        rank=rank,
+        ep=ep,
+        dtype=dtype,
+        params=params,
+        experts=experts,
+        specs=specs,
+        backend=backend,
     )
     if not any(job.quantized for job in conversion.work.jobs):
         raise LayoutError(

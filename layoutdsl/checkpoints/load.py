@@ -29,6 +29,7 @@ def load(
     device: str | torch.device = "cpu",
     dtype: str | None = None,
     params: Mapping[str, ParamValue] | None = None,
+    experts: Sequence[int] = (),
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
 ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -36,7 +37,8 @@ def load(
 
     target: a kernel spec, or several, of which the first that takes a layer's codes counts; without, of the shipped
     ones. rank: which of tp times ep ranks, tensor-parallel neighbours first. dtype: that of the activations, float16 or
-    bfloat16 (default: the model's in config.json). params: parameters of the kernels, such as {"group": 32}. specs:
+    bfloat16 (default: the model's in config.json). params: parameters of the kernels, such as {"group": 32}. experts:
+    the expert of each place that ranks have for one, such as (0, 1, 2, 3, 0, 3), where some have several. specs:
     folders of the user's own specs and names. Only the bytes that the rank needs are read, and one unit is in memory at
     a time.
 
@@ -51,6 +53,7 @@ def load(
         ep=ep,
         dtype=dtype,
         params=params,
+        experts=experts,
         specs=specs,
         backend=backend,
         device=device,
@@ -67,6 +70,7 @@ def planned(
     ep: int = 1,
     dtype: str | None = None,
     params: Mapping[str, ParamValue] | None = None,
+    experts: Sequence[int] = (),
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
     device: str | torch.device = "cpu",
@@ -85,7 +89,8 @@ def planned(
     kernels = kernels_asked(target, folders)
     ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
     source = opened(model_dir, folders)
-    planner = Planner(ranks, kernels, folders, dtype or source.dtype, dict(params or {}))
+    planner = Planner(ranks, kernels, folders, dtype or source.dtype, dict(params or {}), tuple(experts))
+    planner.check_experts(source.work.jobs)
     return Conversion(source, planner, tuple(planner.plans(job) for job in source.work.jobs), backend, str(device))
 
 

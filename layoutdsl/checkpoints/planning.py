@@ -86,6 +86,16 @@ class Planner:
                 raise within(job, error) from None
         return self.known[key]
 
+    def check_experts(self, jobs: Sequence[Job]) -> None:
+        """LayoutError for a map of experts where no unit has any."""
+        if self.experts and not any(self._module(job).experts for job in jobs):
+            raise LayoutError(
+                "the map of experts is for a model with experts; this checkpoint has none",
+                code="LP114",
+                name="expert-map",
+                help="leave out --experts-map",
+            )
+
     def _compiled(self, job: Job) -> tuple[Plan, ...]:
         target, params = self.target(job)
         made: dict[Ranks, Plan] = {}

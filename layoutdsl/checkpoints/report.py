@@ -85,6 +85,7 @@ class Report:
     format: str
     chosen: bool
     ranks: str
+    places: int
     count: int
     rows: list[Row]
     copied: tuple[str, ...]
@@ -105,6 +106,7 @@ class Report:
             str(conversion.source),
             not planner.to,
             _ranks_text(planner),
+            len(planner.experts),
             len(planner.ranks),
             rows_of(conversion.jobs()),
             tuple(entry.name for entry in copies),
@@ -141,6 +143,9 @@ class Report:
         ])  # fmt: skip
 
     def _notes(self) -> Iterator[str]:
+        if self.places:
+            experts = next(row.plans[0].experts[0] for row in self.rows if row.plans[0].places)
+            yield f"{self.places} places for {experts} experts, as the map of experts says"
         duties = (
             (str(duty).partition(": ")[2], row.label(duty.matrix))
             for row in self.rows

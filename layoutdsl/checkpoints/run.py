@@ -179,6 +179,8 @@ def _described(
         "layoutdsl.rank": str(number_of(ranks)),
         "layoutdsl.units": json.dumps(units),
     }
+    if conversion.planner.experts:
+        metadata["layoutdsl.experts"] = json.dumps(conversion.planner.experts)
     metadata.update({f"layoutdsl.plan.{digest}": plan.to_json() for digest, plan in plans.items()})
     return described, metadata
 

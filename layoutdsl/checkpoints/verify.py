@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from layoutdsl.checkpoints.folder import Entry, read_header, read_tensor
 from layoutdsl.errors import Diagnostic, LayoutError
 from layoutdsl.plan import Plan, params_of
-from layoutdsl.resolve import Ranks, bind, with_defaults
+from layoutdsl.resolve import Ranks, bind, dealt, with_defaults
 
 if TYPE_CHECKING:
     from layoutdsl.checkpoints.binding import Job
@@ -152,6 +152,7 @@ class _Rank:
     entries: dict[str, Entry]
     units: dict[str, str]
     plans: dict[str, Plan]
+    experts: tuple[int, ...]
 
     def plan(self, job: Job) -> Plan:
         return self.plans[self.units[job.unit.name]]
@@ -172,6 +173,8 @@ def _ranks(dst: Path) -> list[_Rank]:
         named, other = rank.home.name.removeprefix("rank-"), (rank.ranks.tp, rank.ranks.ep)
         if (len(found) > 1 and named != str(rank.number)) or other != (found[0].ranks.tp, found[0].ranks.ep):
             raise _not_converted(f"`{rank.home}` holds rank {rank.number} of {other[0]} x {other[1]}")
+        if rank.experts != found[0].experts:
+            raise _not_converted(f"`{rank.home}` and `{found[0].home}` have different maps of experts")
     return found
 
 
@@ -183,6 +186,7 @@ def _rank(path: Path) -> _Rank:
         tp, ep, number = (int(metadata[PREFIX + key]) for key in ("tp", "ep", "rank"))
         units: Any = json.loads(metadata[f"{PREFIX}units"])
         texts = {key.removeprefix(PLAN): text for key, text in metadata.items() if key.startswith(PLAN)}
+        experts = tuple(map(int, json.loads(metadata.get(f"{PREFIX}experts", "[]"))))
         if not set(units.values()) <= set(texts):
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -191,7 +195,7 @@ def _rank(path: Path) -> _Rank:
         plans = {digest: Plan.from_json(text, prove=False) for digest, text in texts.items()}
     except LayoutError as error:
         raise _within(f"`{path}`", error) from None
-    return _Rank(path.parent, one_rank(tp, ep, number), number, entries, units, plans)
+    return _Rank(path.parent, one_rank(tp, ep, number), number, entries, units, plans, experts)
 
 
 def _not_converted(message: str) -> LayoutError:
@@ -243,7 +247,16 @@ def _facts(job: Job, plan: Plan, rank: _Rank, specs: tuple[str, ...]) -> Iterato
     yield "the sizes", dict(plan.sizes), with_defaults(module, job.sizes)
     yield "the matrices", plan.only, job.only
     yield "the ranks", plan.ranks, ranks
+    if module.experts:
+        yield "places for experts", plan.places, len(rank.experts)
+        yield "experts", plan.source_experts, _experts(plan, rank)
     yield "sources cut beforehand:", plan.sharded, False
+
+
+def _experts(plan: Plan, rank: _Rank) -> Sequence[int]:
+    """Which experts the rank holds, by the map that the file states; without one what its plan says of itself."""
+    start, count = dealt(len(rank.experts), rank.ranks.ep, rank.ranks.ep_rank, 1)
+    return rank.experts[start : start + count] or plan.source_experts
 
 
 def _of_another(rank: _Rank, why: str) -> LayoutError:

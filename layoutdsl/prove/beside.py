@@ -109,7 +109,7 @@ def _needed(given: Given, pair: Pair) -> Iterator[tuple[Stored, Expected]]:
     if codes is not None and "zero_point" not in pair.target:
         bias = codes.code.bias
         for t in pair.source.get("zero_point", ()):
-            yield t, ("equal", t.name, (bias - t.plus,), "", WHY["equal"].format(bias))
+            yield t, ("equal", t.name, (bias - t.plus,), "", WHY["equal"].format(bias, bias - t.plus))
     for t in pair.source.get("weight_shape", ()):
         stretches = (*(pair.matrix.n[part] for part in t.parts), k)
         *n, last = (s.size if whole else s.length for s in stretches)
