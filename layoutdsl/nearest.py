@@ -50,11 +50,22 @@ def helped(error: LayoutError, arguments: Arguments, attempt: Attempt) -> Layout
     found = error.diagnostics[0]
     way = next(ways(error, arguments, attempt), None)
     fact = (found.help or "").partition(";")[0] if found.code in _FACTS else ""
+    if way is None and found.code == "LP120":
+        fact = _whatever_the_ranks(arguments, attempt)
     if way is None and not fact:
         return error
     help = "; ".join(words for words in (fact, way.words if way else "") if words)
     first = Diagnostic(found.code, found.name, found.message, found.span, help, found.source)
     return LayoutError.of([first, *error.diagnostics[1:]])
+
+
+def _whatever_the_ranks(arguments: Arguments, attempt: Attempt) -> str:
+    """What else is wrong, where other ranks help nothing."""
+    try:
+        attempt({**arguments, "tp": 1, "rank": 0, "ep": 1, "ep_rank": 0})
+    except LayoutError as error:
+        return f"one rank alone is refused too: {error.message}"
+    return ""
 
 
 def ways(error: LayoutError, arguments: Arguments, attempt: Attempt) -> Iterator[Way]:

@@ -146,7 +146,7 @@ def _grains(request: Request, found: Sequence[Matrix]) -> Iterator[dict[str, int
         yield {axis: 1}
         return
     accepted = [group for group in request.target.accepts.groups if group > 0 and stored % group == 0]
-    shares = [stored >> by for by in range(stored.bit_length()) if stored % (1 << by) == 0]
+    shares = [grain for grain in range(stored, 0, -1) if stored % grain == 0]
     yield from ({axis: grain} for grain in dict.fromkeys([*sorted(accepted, reverse=True), *shares]))
 
 

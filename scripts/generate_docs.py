@@ -20,7 +20,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -549,11 +549,11 @@ are. `compile_plan` weighs all ways to bring these together and takes the one th
 Every rank stores as much as the widest. This page shows the choices, each with the plans of all ranks drawn.
 
 How to read the pictures: above the bars stands the whole axis with the groups of the checkpoint, and for attention the
-heads. A bar stands below the elements that its rank holds. What is hatched is padding: zeros, whose reason
-[the plan states and the proofs check](laws.md). Lines in a bar are the borders of the kernel's groups (of its tiles
-where the axis is whole). On the right is what a rank stores, piece by piece. The commands print rank 0; `--rank`
-names another. A caller of `compile_plan` says the same with `params`, `tp` and `rank`, and finds the choice in
-`plan.choice`.
+heads. A bar stands below the elements that its rank holds. What is hatched is padding: it does no harm, for a reason
+that [the plan states and the proofs check](laws.md). Lines in a bar are the borders of the kernel's groups (of its
+tiles where ranks do not cut the axis). On the right is what a rank stores, piece by piece. The commands print rank 0;
+`--rank` names another. A caller of `compile_plan` says the same with `params`, `tp` and `rank`, and finds the choice
+in `plan.choice`.
 
 In all of these `k` counts the inputs of a matrix, `n` its outputs, and `i` is the inner axis of an MLP: the outputs of
 gate and up (w13), and the inputs of down (w2)."""
@@ -561,147 +561,155 @@ gate and up (w13), and the inputs of down (w2)."""
 
 @dataclass(frozen=True)
 class Example:
-    """One choice: what it is, the commands whose plans are drawn, what of them, and what others would store."""
+    """One choice: where it is met, what it is, the commands whose plans are drawn (each below its heading), which axes
+    of them, and what other ways would store."""
 
     name: str
     title: str
+    when: str
     text: str
-    commands: tuple[str, ...]
+    commands: Mapping[str, str]
     axes: tuple[str, ...]
     choice: str
-    instead: tuple[tuple[str, str], ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.commands.values()))
 
     @property
     def picture(self) -> str:
-        scenes = [cuts.Scene(self.heading(command), ranks_of(command), self.axes) for command in self.commands]
+        scenes = [cuts.Scene(headed(*one), ranks_of(one[1]), self.axes) for one in self.commands.items()]
         if (found := scenes[0].plans[0].choice) != self.choice:
-            raise SystemExit(f"`{self.commands[0]}` is no longer served by `{self.choice}`, but by `{found}`")
+            raise SystemExit(f"`{self.first}` is no longer served by `{self.choice}`, but by `{found}`")
         return cuts.drawing_of(self.title, scenes)
-
-    def heading(self, command: str) -> str:
-        """What tells a command from the others, and what it stores."""
-        if len(self.commands) == 1:
-            return ""
-        others = {word for other in self.commands if other != command for word in other.split()}
-        own = [word for word in command.split() if word not in others] or ["as it is"]
-        return f"{', '.join(own)}: {stored(command)} on each rank"
 
 
 MOE = "gptq marlin_int4_a16 --module moe_gated --size e=8 --size i={} --size h=2048 --param group={} --tp {}"
 HEADS = "gptq marlin_int4_a16 --module attention {} --param group=128 --tp 4"
+LINEAR = "gptq {} --module linear --size n={} --size k={} --param group=-1"
 
 EXAMPLES = (
     Example(
         "even",
         "Even shares",
-        "All ranks hold the same share, and it ends where a group and a tile of the kernel end. It is taken where that "
-        "stores nothing but the weights: 1,536 inner features are 12 groups of 128, three for each of 4 ranks.",
-        (MOE.format(1536, 128, 4),),
+        "the axis divides into groups and tiles",
+        "All ranks hold the same share. It is the plainest way and wins where no other stores less: 1,536 inner "
+        "features are 12 groups of 128, three for each of 4 ranks, and nothing is padded.",
+        {"": MOE.format(1536, 128, 4)},
         ("w2 k", "w13 n"),
         "even",
     ),
     Example(
         "finer",
         "Finer groups",
+        "equal shares end inside a group",
         "A share that ends inside a group of the checkpoint is read with smaller groups: each scale is stored for two "
-        "or four groups of the kernel, which changes no value. It is taken where the kernel has such groups and the "
-        "scales cost less than the padding that whole groups would need: 704 features are 5.5 groups of 128 and 11 of "
-        "64. Only w2 needs it, so w13 keeps its 128.",
-        (MOE.format(1408, 128, 2),),
+        "or four groups of the kernel, which changes no value. It wins where more scales cost less than padding to "
+        "whole groups: 704 features are 5.5 groups of 128, but 11 of 64. Only w2 needs it, so w13 keeps its 128.",
+        {"": MOE.format(1408, 128, 2)},
         ("w2 k", "w13 n"),
         "finer groups",
-        (("with groups of 128, six for one rank and five for the other", "--param target.group=128"),),
+        {"groups of 128, six for one rank and five for the other": "--param target.group=128"},
     ),
     Example(
         "uneven",
         "Uneven shares",
-        "Ranks hold whole groups of the kernel, dealt as evenly as can be, and every rank is padded to the widest. It "
-        "is taken inside an MLP, where nobody outside sees the cuts and equal shares would end inside a group: 1,408 "
-        "features are 22 groups of 64, three for six ranks and two for the other two. Together ranks store at least "
-        "the groups that there are, so no other cut stores less.",
-        (MOE.format(1408, 128, 8),),
+        "equal shares would end inside a kernel's group, in an axis that nobody outside sees",
+        "Ranks hold whole groups of the kernel, dealt as evenly as can be, and every rank is padded to the widest: "
+        "1,408 features are 22 groups of 64, three for six ranks and two for the other two. This is for the inner axis "
+        "of an MLP, whose cuts nobody sees outside. Ranks together store at least the groups that there are, so no "
+        "other cut stores less.",
+        {"": MOE.format(1408, 128, 8)},
         ("w2 k", "w13 n"),
         "uneven",
-        (
-            ("with groups of 128", "--param target.group=128"),
-            ("with groups of 32", "--param target.group=32"),
-        ),
+        {"groups of 128": "--param target.group=128", "groups of 32": "--param target.group=32"},
     ),
     Example(
         "one_group",
         "One group a rank",
-        "Where ranks outnumber the checkpoint's groups, each rank's share lies inside one of them: the kernel reads it "
-        "as a matrix with one scale per output, and pads it to a tile instead of a group. Of 3 groups of 128 each is "
-        "shared by two ranks; the other two hold nothing, since 48 features for each of 8 ranks would fill the same "
-        "tile of 64. No way has fewer scales.",
-        (MOE.format(384, 128, 8),),
+        "ranks outnumber the groups",
+        "Each rank's share lies inside one group of the checkpoint: the kernel reads it as a matrix with one scale per "
+        "output, and pads it to a tile rather than a group. No other way has fewer scales. Here two ranks share each "
+        "of 3 groups and the other two hold nothing, as 48 features for each of 8 ranks would fill a tile of 64 too.",
+        {"": MOE.format(384, 128, 8)},
         ("w2 k", "w13 n"),
         "one group a rank",
-        (
-            ("with groups of 64", "--param target.group=64"),
-            ("with groups of 32", "--param target.group=32"),
-        ),
+        {"groups of 64": "--param target.group=64", "groups of 32": "--param target.group=32"},
     ),
     Example(
         "front",
         "Padding in front",
+        "cuts between heads end inside groups",
         "The inputs of an o_proj are cut between heads, because that is how attention leaves them, and a head need not "
-        "end where a group does. Zeros in front of a rank's first input bring all later borders onto those of the "
-        "kernel's groups; the caller puts as many zeros before its input. Here heads of 72 make shares of 288, which "
-        "are 4.5 groups of 64: every rank stores 320, as with groups of 32, but half as many scales.",
-        (HEADS.format("--size q=16 --size d=72 --size h=1152"),),
+        "end where a group does. Zeros in front of a rank's inputs bring all later borders of groups onto those of the "
+        "kernel, and the caller puts as many zeros before x. Heads of 72 make shares of 288, which are 4.5 groups of "
+        "64: each rank stores 320, as it would with groups of 32, but half as many scales.",
+        {"": HEADS.format("--size q=16 --size d=72 --size h=1152")},
         ("o k",),
         "front pad",
-        (("with groups of 32", "--param target.group=32"),),
+        {"groups of 32": "--param target.group=32"},
     ),
     Example(
         "heads",
-        "Heads that do not divide: zero heads, shared key-value heads",
-        "Attention is cut by key-value heads with the query heads that they serve. Where ranks outnumber key-value "
-        "heads, several hold the same one and share its queries; where queries do not divide, a rank lacks a head and "
-        "stores zeros in its place, which meet zeros in o. 14 query heads and 2 key-value heads on 4 ranks: each key "
-        "and value is held twice, and of its seven queries one rank has four and the other three. The widest rank "
-        "has four heads however the 14 are dealt, so no cut between heads stores less.",
-        (HEADS.format("--size q=14 --size kv=2 --size d=64 --size h=896"),),
+        "Zero heads and shared key-value heads",
+        "ranks do not divide the heads, or outnumber the key-value heads",
+        "Where ranks outnumber key-value heads, several hold the same one and share its query heads. A rank that lacks "
+        "a query head stores zeros in its place, in q and in o. Here 2 key-value heads serve 7 query heads each, for 4 "
+        "ranks: two ranks hold each key and value, one with four of the queries and one with three. Some rank has four "
+        "of 14 heads however they are dealt, so no cut between heads stores less.",
+        {"": HEADS.format("--size q=14 --size kv=2 --size d=64 --size h=896")},
         ("qkv n", "o k"),
         "uneven",
     ),
     Example(
         "hidden",
         "A padded hidden size",
-        "The hidden size is no multiple of every tile, and each matrix is padded apart: 2,880 inputs of w13 need 64 "
-        "zeros to fill tiles of 128, while as outputs of w2 they fill tiles of 64 as they are. What is seen outside is "
-        "a duty of the caller, and the plan says which: here to give w13 inputs with 64 zeros, and nothing about w2's "
-        "outputs.",
-        ("mxfp4 marlin_mxfp4_a16 --module moe_gated --size e=32 --size i=2880 --size h=2880 --tp 4",),
+        "the hidden size is no multiple of a tile",
+        "Each matrix is padded apart: 2,880 inputs of w13 need 64 zeros to fill tiles of 128, while 2,880 outputs of "
+        "w2 fill tiles of 64 as they are. What is seen outside is for the caller to pad or cut, and the plan says so: "
+        "here w13's input, and nothing about w2's output.",
+        {"": "mxfp4 marlin_mxfp4_a16 --module moe_gated --size e=32 --size i=2880 --size h=2880 --tp 4"},
         ("w13 k", "w2 n"),
         "uneven",
     ),
     Example(
         "tiles",
         "Tile families",
-        "Marlin takes tiles of 64 outputs by 128 inputs, or of 128 by 64, and one matrix is made of one kind. For each "
-        "matrix that kind is taken that stores less: the first fits 320 by 256, the second 256 by 192.",
-        (
-            "gptq marlin_int4_a16 --module linear --param group=64 --size n=320 --size k=256",
-            "gptq marlin_int4_a16 --module linear --param group=64 --size n=256 --size k=192",
-        ),
+        "the kernel has tiles of several shapes",
+        "Marlin takes tiles of 64 outputs by 128 inputs, or of 128 by 64; all of a matrix is of one kind. The kind is "
+        "taken that stores less, for each matrix anew: 320 by 256 fits the first, 256 by 192 the second. A build "
+        "without the first kind has to pad.",
+        {
+            "320 x 256": LINEAR.format("marlin_int4_a16", 320, 256),
+            "256 x 192": LINEAR.format("marlin_int4_a16", 256, 192),
+            "320 x 256 in a build without tiles of 64 outputs": LINEAR.format("marlin_int4_a16_n128", 320, 256),
+        },
         ("linear n", "linear k"),
         "even",
-        (("320 by 256 in a build that has tiles of 128 by 64 alone", "marlin_int4_a16_n128"),),
     ),
     Example(
         "tight",
-        "Tight: less padding between two matrices",
-        "Gate and up need whole tiles of outputs, 32 of each part here; down needs whole tiles of inputs, 64. With "
-        "`contract=tight`, the default, each is padded to its own, and the activation between them writes the zeros "
-        "that down reads beyond what it computes, which the plan lists as a duty. For an activation that cannot, as "
-        "vLLM's, `contract=vllm` pads both alike.",
-        (MOE.format(640, 32, 4), MOE.format(640, 32, 4) + " --param contract=vllm"),
+        "Tight padding between two matrices",
+        "the matrices of an MLP have tiles of different sizes",
+        "Gate and up are padded to whole tiles of outputs, here 32 of each, and down to whole tiles of inputs, here "
+        "64. With `contract=tight`, the default, each gets its own, and the activation between them writes zeros for "
+        "the inputs of down that nobody computes, which the plan lists as a duty. An activation that does not, as "
+        "vLLM's, needs `contract=vllm`, which pads both alike.",
+        {
+            "contract=tight": MOE.format(640, 32, 4),
+            "contract=vllm": MOE.format(640, 32, 4) + " --param contract=vllm",
+        },
         ("w13 n", "w2 k"),
         "even",
     ),
 )
+
+
+def headed(heading: str, command: str) -> str:
+    """What stands above the bars of one of several commands."""
+    each = " on each rank" * (plan_of(command).ranks.tp > 1)
+    return f"{heading}: {stored(command)} stored{each}" if heading else ""
 
 
 @cache
@@ -724,25 +732,18 @@ def stored(command: str) -> str:
     return f"{cuts.stored_bytes(plan_of(command)):,} bytes"
 
 
-def changed(command: str, by: str) -> str:
-    """A command with more flags, or with another kernel."""
-    return f"{command} {by}" if by.startswith("--") else " ".join([command.split()[0], by, *command.split()[2:]])
-
-
 def planner() -> Iterator[str]:
     yield from (NOTE, "", *PLANNER.splitlines(), "")
-    yield from table(
-        ("choice", "when"),
-        *((f"[{one.title}](#{anchor(one.title)})", f"`plan.choice` is `{one.choice}`") for one in EXAMPLES),
-    )
+    rows = [(f"[{one.title}](#{anchor(one.title)})", one.when, f"`{one.choice}`") for one in EXAMPLES]
+    yield from table(("choice", "where it is met", "`plan.choice` of the example"), *rows)
     for one in EXAMPLES:
         yield from ("", f"## {one.title}", "", *textwrap.wrap(one.text, WIDTH), "")
-        yield from (f"    layoutdsl plan {command}" for command in one.commands)
+        yield from (f"    layoutdsl plan {command}" for command in one.commands.values())
         yield from ("", f"![{one.title}: what each rank holds and stores](img/choice_{one.name}.svg)")
-        if len(one.commands) == 1 or one.instead:
-            yield from ("", *textwrap.wrap(" ".join(prices(one)), WIDTH))
-        if duties := dict.fromkeys(str(duty) for c in one.commands for plan in ranks_of(c) for duty in owed(plan)):
-            yield from ("", "The caller's duties, of all ranks:", "", *(f"- {duty}" for duty in duties))
+        if len(one.commands) == 1:
+            yield from ("", *prices(one))
+        if duties := dict.fromkeys(f"- {duty}" for plan in ranks_of(one.first) for duty in owed(plan)):
+            yield from ("", "The caller's duties, of all ranks:", "", *duties)
 
 
 def owed(plan: Plan) -> Iterator[Duty]:
@@ -752,11 +753,9 @@ def owed(plan: Plan) -> Iterator[Duty]:
 
 def prices(one: Example) -> Iterator[str]:
     """What is stored, and what would be otherwise."""
-    command = one.commands[0]
-    rank = "on each rank" if plan_of(command).ranks.tp > 1 else "in all"
-    yield f"Stored {rank}: {stored(command)}."
-    for what, by in one.instead:
-        yield f"{what[0].upper()}{what[1:]} (`{by}`): {stored(changed(command, by))}."
+    yield f"- Stored on each rank: {stored(one.first)}"
+    for what, flags in one.instead.items():
+        yield f"- {what[0].upper()}{what[1:]}, with `{flags}`: {stored(f'{one.first} {flags}')}"
 
 
 def anchor(title: str) -> str:
@@ -914,6 +913,8 @@ Where each element stands, for every shipped spec; other builds of a kernel stor
 from the specs, as `layoutdsl show NAME --svg FILE` draws them; `layoutdsl show NAME` prints the same as text. Other
 sizes, parameters, tensors and numbers of ranks are arguments. Opened by itself, a picture tells of each cell its
 element, word, bits, lane and group where the pointer rests.
+
+How ranks cut a module towards a kernel, and what they pad, is drawn in [How ranks share a module](choices.md).
 
 First come the digits of the codes' tensor, those of a word in a frame; then its first words, what the digits make of
 them, and the way back: the word of each element of the matrix. Below are the beginnings of the tensors beside it."""

@@ -18,6 +18,7 @@ import torch
 from checkpoints import bits, nearest
 from decoders import marlin
 from decoders.numbers import FLOAT
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,10 +49,9 @@ def library(name: str) -> dict[str, Any]:
 
 
 def splits(name: str) -> list[tuple[int, int]]:
-    """(tensor-parallel, expert-parallel) ranks that can share a fixture: heads stay whole."""
-    config = config_of(FIXTURES / name)
-    tensor_parallel = [(tp, 1) for tp in (1, 2, 4) if config["num_key_value_heads"] % tp == 0]
-    return tensor_parallel + ([(1, 2), (2, 2)] if "moe" in name else [])
+    """(tensor-parallel, expert-parallel) ranks that share a fixture. Three divide no heads and no inner features evenly,
+    eight are more than the key-value heads."""
+    return [(1, 1), (2, 1), (3, 1), (8, 1)] + ([(2, 2), (3, 2)] if "moe" in name else [])
 
 
 SPLITS = [(name, tp, ep) for name in NAMES for tp, ep in splits(name)]
@@ -168,77 +168,178 @@ def decoded(tensors: Tensors, code: str, dtype: str) -> np.ndarray:
     return marlin.decode(arrays, n=n, k=rows * 16, code=code, activation=dtype, dtype=dtype)
 
 
+def dealt(count: int, ranks: int, rank: int) -> range:
+    """What a rank gets of things dealt out evenly, the first ranks one more."""
+    each, more = divmod(count, ranks)
+    start = rank * each + min(rank, more)
+    return range(start, start + each + (rank < more))
+
+
+def heads_of(queries: int, keys: int, tp: int, rank: int) -> tuple[range, range]:
+    """(query heads, key-value heads) of a rank: whole key-value heads with all queries that they serve; where there are
+    fewer than ranks, as many ranks share one, and deal its queries out, as all heads have. Others hold none."""
+    each = queries // keys
+    if keys >= tp:
+        own = dealt(keys, tp, rank)
+        return range(own.start * each, own.stop * each), own
+    sharing = min(tp // keys, each)
+    key, place = divmod(rank, sharing)
+    if key >= keys:
+        return range(queries, queries), range(keys, keys)
+    own = dealt(each, sharing, place)
+    return range(key * each + own.start, key * each + own.stop), range(key, key + 1)
+
+
 class Converted:
     """A model from the tensors of all its ranks, tensor-parallel neighbours first.
 
-    codes: part of a unit's name -> its code, where they differ.
+    codes: part of a unit's name -> its code, where they differ. plans: of each rank, unit -> its plan as JSON; how
+    inner features are cut is read there, without them ranks share them evenly. experts: which expert each place holds.
     """
 
     def __init__(
-        self, src: Path, ranks: Sequence[Tensors], tp: int, ep: int = 1, codes: Mapping[str, str] | None = None
+        self,
+        src: Path,
+        ranks: Sequence[Tensors],
+        tp: int,
+        ep: int = 1,
+        codes: Mapping[str, str] | None = None,
+        plans: Sequence[Mapping[str, Any]] = (),
+        experts: Sequence[int] = (),
     ):
-        self.config, self.ranks, self.tp, self.ep = config_of(src), list(ranks), tp, ep
+        self.src, self.config, self.ranks, self.tp, self.ep = src, config_of(src), list(ranks), tp, ep
         assert len(self.ranks) == tp * ep
         self.dtype = self.config["dtype"]
         self.codes = codes or {"": code_of(self.config)}
+        self.plans = plans or [{}] * len(ranks)
+        self.places = experts or range(self.config.get("num_experts", self.config.get("num_local_experts", 0)))
 
     @staticmethod
     def of(src: Path, dst: Path, tp: int, ep: int = 1, **options: Any) -> Converted:
         """As `convert` wrote it."""
         homes = [f"rank-{rank}" for rank in range(tp * ep)]
         assert sorted(path.name for path in dst.iterdir()) == sorted(homes)
-        return Converted(src, [load_file(dst / home / "model.safetensors") for home in homes], tp, ep, **options)
+        ranks = [load_file(dst / home / "model.safetensors") for home in homes]
+        return Converted(src, ranks, tp, ep, plans=[plans_of(dst / home) for home in homes], **options)
+
+    @property
+    def heads(self) -> tuple[int, int, int]:
+        """Query heads, key-value heads, and features of one."""
+        queries, keys = self.config["num_attention_heads"], self.config["num_key_value_heads"]
+        return queries, keys, self.config.get("head_dim", self.config["hidden_size"] // queries)
+
+    @property
+    def hidden(self) -> int:
+        return self.config["hidden_size"]
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         """Each linear layer's weight under its name in the checkpoint."""
-        heads, kv, head = (self.config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-        widths = {"q": heads * head, "k": kv * head, "v": kv * head}
         for at in range(self.config["num_hidden_layers"]):
             layer = f"model.layers.{at}"
-            yield from self.rows(f"{layer}.self_attn.{{}}_proj", "qkv_proj", widths)
-            yield from self.columns(f"{layer}.self_attn.o_proj", heads * head)
+            yield from self.qkv(f"{layer}.self_attn")
+            yield from self.o(f"{layer}.self_attn")
             if f"{layer}.mlp.experts.w13.weight" in self.ranks[0]:
                 yield from self.whole(f"{layer}.mlp.gate")
                 yield from self.experts(f"{layer}.mlp.experts")
             else:
-                inner = self.config["intermediate_size"]
-                yield from self.rows(f"{layer}.mlp.{{}}_proj", "gate_up_proj", {"gate": inner, "up": inner})
-                yield from self.columns(f"{layer}.mlp.down_proj", inner)
+                yield from self.mlp(f"{layer}.mlp")
 
-    def rows(self, template: str, fused: str, widths: Mapping[str, int]) -> Iterator[tuple[str, np.ndarray]]:
-        """Parts whose outputs are shared out; all expert-parallel ranks hold the same."""
-        name = template.rpartition(".")[0] + f".{fused}"
+    # attention --------------------------------------------------------------------------------------------------------
+
+    def qkv(self, layer: str) -> Iterator[tuple[str, np.ndarray]]:
+        """Parts of which ranks hold whole heads, each part as wide as the widest rank's; all expert-parallel ranks hold
+        the same."""
+        name, (queries, keys, head) = f"{layer}.qkv_proj", self.heads
         for ranks in self.copies(name):
-            found: dict[str, list[np.ndarray]] = {part: [] for part in widths}
-            for rank in ranks:
-                own, at = self.inputs_in_order(rank, name), 0
-                for part, width in widths.items():
-                    found[part].append(own[at : (at := at + width // self.tp)])
-                assert not own[at:].any(), "padding is not zero"
-        for part, values in found.items():
-            yield f"{template.format(part)}.weight", np.concatenate(values)
-
-    def inputs_in_order(self, rank: Tensors, name: str) -> np.ndarray:
-        """[n, hidden] of one rank that holds all inputs."""
-        hidden, own = self.config["hidden_size"], unit(rank, name)
-        value, order = self.decoded(own, name), own.get("k_perm")
-        assert not value[:, hidden:].any(), "padding is not zero"
-        return value[:, :hidden] if order is None else value[:, np.argsort(order.numpy()[:hidden])]
-
-    def columns(self, name: str, inputs: int) -> Iterator[tuple[str, np.ndarray]]:
-        """One matrix whose inputs are shared out."""
-        hidden, each = self.config["hidden_size"], inputs // self.tp
-        for ranks in self.copies(name):
-            value, seen = np.zeros((hidden, inputs)), np.zeros(inputs, int)
+            found = {part: Whole((count * head, self.hidden)) for part, count in zip("qkv", (queries, keys, keys))}
             for at, rank in enumerate(ranks):
-                own = unit(rank, name)
-                found = self.decoded(own, name)
-                assert not found[hidden:].any() and not found[:, each:].any(), "padding is not zero"
-                here = own["k_perm"].numpy()[:each] if "k_perm" in own else np.arange(at * each, (at + 1) * each)
-                value[:, here] = found[:hidden, :each]
-                seen[here] += 1
-            assert (seen == 1).all(), "ranks do not share out the inputs"
-        yield f"{name}.weight", value
+                own, begin = self.inputs_in_order(rank, name), 0
+                holds, most = (heads_of(queries, keys, self.tp, one) for one in (at, 0 if is_kernel(rank, name) else at))
+                for part, heads, wide in zip("qkv", (*holds, holds[1]), (*most, most[1])):
+                    rows = own[begin : (begin := begin + len(wide) * head)]
+                    found[part].put(rows, range(heads.start * head, heads.stop * head), range(self.hidden))
+                assert not own[begin:].any(), "padding is not zero"
+        for part, whole in found.items():
+            yield f"{layer}.{part}_proj.weight", whole.value
+
+    def o(self, layer: str) -> Iterator[tuple[str, np.ndarray]]:
+        """The heads of a rank's queries are its inputs, behind those that the caller pads it with in front."""
+        name, (queries, keys, head) = f"{layer}.o_proj", self.heads
+        for ranks in self.copies(name):
+            whole = Whole((self.hidden, queries * head))
+            for at, rank in enumerate(ranks):
+                heads, own = heads_of(queries, keys, self.tp, at)[0], unit(rank, name)
+                k = np.arange(heads.start * head, heads.stop * head)
+                value, (_, length, front) = self.decoded(own, name), self.extent(at, name, "o", "k", queries * head)
+                assert length == len(k) and not value[:, :front].any(), "padding in front is not zero"
+                order = own["k_perm"].numpy() if "k_perm" in own else k
+                whole.put(value[:, front:], range(self.hidden), order)
+        yield f"{name}.weight", whole.value
+
+    # layers of an inner axis ------------------------------------------------------------------------------------------
+
+    def mlp(self, layer: str) -> Iterator[tuple[str, np.ndarray]]:
+        """Rows of gate and up, columns of down, in the order of down where its inputs are sorted by group."""
+        inner, names = self.config["intermediate_size"], (f"{layer}.gate_up_proj", f"{layer}.down_proj")
+        order = self.order(f"{layer}.down_proj", inner)
+        copies = [list(self.copies(name)) for name in names]
+        for pairs in zip(*copies):
+            found = {part: Whole((inner, self.hidden)) for part in ("gate", "up")}
+            found["down"] = Whole((self.hidden, inner))
+            for at, rank in enumerate(pairs[0]):
+                both = self.inputs_in_order(rank, names[0]), self.decoded(unit(rank, names[1]), names[1])
+                self.put(found, both, at, names, ("gate_up", "down"), inner, order)
+        for part, whole in found.items():
+            yield f"{layer}.{part}_proj.weight", whole.value
+
+    def experts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
+        """Expert-parallel ranks hold experts, some of them several times; tensor-parallel ones rows of gate and up and
+        columns of down."""
+        inner, names = self.config["moe_intermediate_size"], (f"{name}.w13", f"{name}.w2")
+        known: dict[str, np.ndarray] = {}
+        for place, expert in enumerate(self.places):
+            found = {part: Whole((inner, self.hidden)) for part in ("gate", "up")}
+            found["down"] = Whole((self.hidden, inner))
+            held = [dealt(len(self.places), self.ep, ep_rank) for ep_rank in range(self.ep)]
+            ep_rank = next(at for at, own in enumerate(held) if place in own)
+            for at in range(self.tp):
+                rank = self.ranks[ep_rank * self.tp + at]
+                both = (self.decoded(self.expert(rank, one, held[ep_rank].index(place), len(held[ep_rank])), one)
+                        for one in names)  # fmt: skip
+                w13, w2 = both
+                assert not w13[:, self.hidden :].any(), "padding is not zero"
+                self.put(found, (w13[:, : self.hidden], w2), at, names, ("w13", "w2"), inner, np.arange(inner))
+            for part, whole in found.items():
+                key = f"{name}.{expert}.{part}_proj.weight"
+                assert np.array_equal(known.setdefault(key, whole.value), whole.value), "a copy of an expert differs"
+        yield from known.items()
+
+    def put(
+        self,
+        found: Mapping[str, Whole],
+        both: tuple[np.ndarray, np.ndarray],
+        at: int,
+        names: tuple[str, str],
+        matrices: tuple[str, str],
+        inner: int,
+        order: np.ndarray,
+    ) -> None:
+        """One rank's rows of gate and up, which are padded alike, and its columns of down."""
+        start, length, _ = self.extent(at, names[0], matrices[0], "n", inner)
+        for part, rows in zip(("gate", "up"), np.split(both[0], 2)):
+            found[part].put(rows, order[start : start + length], range(self.hidden))
+        start, length, front = self.extent(at, names[1], matrices[1], "k", inner)
+        assert not both[1][:, :front].any(), "padding in front is not zero"
+        found["down"].put(both[1][:, front:], range(self.hidden), order[start : start + length])
+
+    def order(self, layer: str, inputs: int) -> np.ndarray:
+        """The inputs of a layer of the checkpoint sorted by group, if they are not in order."""
+        stated = self.config["quantization_config"]
+        if not stated.get("desc_act"):
+            return np.arange(inputs)
+        return source_of(self.src)[f"{layer}.g_idx"].sort(stable=True).indices.numpy()
+
+    # all else ---------------------------------------------------------------------------------------------------------
 
     def whole(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
         """One matrix that every rank holds."""
@@ -246,25 +347,21 @@ class Converted:
         assert all(np.array_equal(value, values[0]) for value in values)
         yield f"{name}.weight", values[0]
 
-    def experts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        """Expert-parallel ranks hold experts, tensor-parallel ones rows of gate and up and columns of down."""
-        hidden, each = self.config["hidden_size"], self.config["moe_intermediate_size"] // self.tp
-        own_experts = self.config.get("num_experts", self.config.get("num_local_experts")) // self.ep
-        for expert in range(own_experts * self.ep):
-            found: dict[str, list[np.ndarray]] = {"gate": [], "up": [], "down": []}
-            first = expert // own_experts * self.tp
-            for rank in self.ranks[first : first + self.tp]:
-                w13, w2 = (
-                    self.decoded(self.expert(rank, f"{name}.{matrix}", expert % own_experts, own_experts), name)
-                    for matrix in ("w13", "w2")
-                )
-                for part, value in zip(("gate", "up"), np.split(w13, 2)):
-                    assert not value[each:].any() and not value[:, hidden:].any(), "padding is not zero"
-                    found[part].append(value[:each, :hidden])
-                assert not w2[hidden:].any() and not w2[:, each:].any(), "padding is not zero"
-                found["down"].append(w2[:hidden, :each])
-            for part, values in found.items():
-                yield f"{name}.{expert}.{part}_proj.weight", np.concatenate(values, axis=int(part == "down"))
+    def extent(self, rank: int, name: str, matrix: str, role: str, size: int) -> tuple[int, int, int]:
+        """(start, length, padding in front) of the axis that ranks share, of the first part."""
+        plan = self.plans[rank].get(name) or self.plans[rank].get(name.rpartition(".")[0])
+        if plan is None:
+            return rank * (size // self.tp), size // self.tp, 0
+        extent = next(one for one in plan["extents"] if (one["matrix"], one["role"]) == (matrix, role))
+        return extent["start"], extent["length"], extent["front"]
+
+    def inputs_in_order(self, rank: Tensors, name: str) -> np.ndarray:
+        """[n, hidden] of one rank that holds all inputs."""
+        own = unit(rank, name)
+        value, order = self.decoded(own, name), own.get("k_perm")
+        assert not value[:, self.hidden :].any(), "padding is not zero"
+        value = value[:, : self.hidden]
+        return value if order is None else value[:, np.argsort(order.numpy()[: self.hidden])]
 
     def expert(self, rank: Tensors, name: str, at: int, count: int) -> Tensors:
         own = unit(rank, name)
@@ -282,6 +379,41 @@ class Converted:
 
     def decoded(self, tensors: Tensors, name: str) -> np.ndarray:
         return decoded(tensors, next(code for part, code in self.codes.items() if part in name), self.dtype)
+
+
+class Whole:
+    """A matrix put together from the ranks' pieces; each element is there, and the same wherever it is."""
+
+    def __init__(self, shape: tuple[int, int]):
+        self._value = np.full(shape, np.nan)
+
+    def put(self, stored: np.ndarray, n: Sequence[int], k: Sequence[int]) -> None:
+        """What a rank stores begins with the rows `n` and columns `k` of the whole; the rest is padding."""
+        rest = stored.copy()
+        rest[: len(n), : len(k)] = 0
+        assert not rest.any(), "padding is not zero"
+        place, piece = np.ix_(n, k), stored[: len(n), : len(k)]
+        assert piece.shape == (len(n), len(k)), "a rank holds less than its share"
+        known = self._value[place]
+        assert np.array_equal(np.where(np.isnan(known), piece, known), piece), "ranks differ in what they share"
+        self._value[place] = piece
+
+    @property
+    def value(self) -> np.ndarray:
+        assert not np.isnan(self._value).any(), "ranks do not hold all of it"
+        return self._value
+
+
+def is_kernel(rank: Tensors, name: str) -> bool:
+    return rank[f"{name}.weight"].dtype == torch.int32
+
+
+def plans_of(home: Path) -> dict[str, Any]:
+    """Unit -> its plan, as JSON."""
+    with safe_open(home / "model.safetensors", "pt") as file:
+        metadata = file.metadata()
+    units = json.loads(metadata["layoutdsl.units"])
+    return {name: json.loads(metadata[f"layoutdsl.plan.{digest}"]) for name, digest in units.items()}
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """What modules compute, whole and spread over ranks, in float64 and exact.
 
-`Whole` has the matrices of a checkpoint. `Shared` has what ranks store, pads included, as the kernels' decoders read it,
-and does around each matrix what the plans call the caller's duties, no more: where nobody promises a number stands nan,
-and where a plan promises nothing about a number stands rubbish. Heads, experts and parts are counted here and not by
-layoutdsl; of plans are used extents and duties.
+`Whole` has the matrices of a checkpoint. `Shared` has what ranks store, pads included, as the kernels' decoders read
+it, and does around each matrix what the plans call the caller's duties, no more: where a duty leaves something out
+stands nan, and where a rank has no head stands rubbish. Heads, experts and parts are counted here and not by layoutdsl;
+of plans are used extents and duties.
 
 Nonlinear steps (activations, norms, the core of attention) are hashes of all that they read, small whole numbers that
 are 0 where all of it is 0: a single wrong bit shows, and sums of products need no rounding, which is checked.
@@ -314,7 +314,8 @@ def _check_rank(rank, matrix, at, parts, counts, own, inner):
     left = rank.held[matrix.name].weight[at].copy()
     columns = (np.arange(matrix.k) if own is None else own)[k.start :][: k.length]
     extents = [rank.extent(matrix, "n", part) for part in matrix.parts]
-    for part, n, place in zip(range(len(parts)), extents, rows(rank.job, rank.plan, matrix, [n.length for n in extents])):
+    places = rows(rank.job, rank.plan, matrix, [n.length for n in extents])
+    for part, (n, place) in enumerate(zip(extents, places)):
         outputs = (np.arange(n.size) if inner is None else inner)[n.start :][: n.length]
         here, there = np.ix_(place, np.arange(k.front, k.front + k.length)), np.ix_(outputs, columns)
         np.testing.assert_array_equal(left[here], parts[part][there])

@@ -49,9 +49,7 @@ def test_a_cut_group_is_refused_with_ways_out_that_work():
     assert error.message == (
         "`down`: 4 tensor-parallel ranks cut axis `i` of 1408 elements at 352, through a group of 128"
     )
-    assert error.help == (
-        "target.group=32 reads them as finer groups, exactly; 1 tensor-parallel rank keeps every group whole"
-    )
+    assert error.help == "`--param target.group=32` works, each scale for 4 finer groups"
     for rank in range(4):
         plan(rank=rank, params={"target.group": 32}, **options)
         plan(rank=rank, **options)

@@ -59,18 +59,16 @@ config: {width: d_model, inner: d_ff, blocks: n_blocks, experts: n_experts, head
 count: {block: blocks, expert: experts}
 units:
   qkv:
-    module: linear_fused
-    params: {split: n, names: "q,k,v"}
-    sizes: {n: [width, width, width], k: width}
-    whole: {n: head}
+    module: attention
+    only: qkv
+    sizes: {q: heads, d: head, h: width}
     parts: {q: wq, k: wk, v: wv}
     source: "blocks.{block}.attention.{part}.{tensor}"
     output: "blocks.{block}.attention.qkv.{tensor}"
   out:
-    module: linear
-    params: {split: k}
-    sizes: {n: width, k: width}
-    whole: {k: head}
+    module: attention
+    only: [o]
+    sizes: {q: heads, d: head, h: width}
     source: "blocks.{block}.attention.wo.{tensor}"
     output: "blocks.{block}.attention.out.{tensor}"
   experts:
@@ -178,10 +176,21 @@ def test_without_the_folder_nothing_knows_it(project: Path, capsys: pytest.Captu
         load("model", specs=["formats"])
 
 
-def test_heads_of_the_users_own(project: Path) -> None:
-    """Two ranks would cut 96 outputs evenly, and a head in two."""
-    with pytest.raises(LayoutError, match="3 heads of 32, which 2 tensor-parallel ranks do not divide evenly"):
-        load("model", tp=2, target="sixteens", specs=["formats"])
+@pytest.mark.parametrize(("tp", "heads"), [(2, ((0, 2), (2, 3))), (4, ((0, 1), (1, 2), (2, 3), (3, 3)))])
+def test_heads_of_the_users_own(project: Path, tp: int, heads: tuple[tuple[int, int], ...]) -> None:
+    """Two ranks could cut 96 outputs evenly, and a head in two. A rank without a head holds zeros."""
+    most = WIDTH // HEADS * max(end - begin for begin, end in heads)
+    for rank, (begin, end) in enumerate(heads):
+        stored = dict(load("model", tp=tp, rank=rank, target="sixteens", specs=["formats"]))
+        qkv, out = (read(*(stored[f"blocks.0.attention.{name}.{kind}"] for kind in ("words", "steps")))
+                    for name in ("qkv", "out"))  # fmt: skip
+        wide = slice(begin * WIDTH // HEADS, end * WIDTH // HEADS)
+        assert qkv.shape == (3 * most, WIDTH) and out.shape == (WIDTH, most)
+        for part, found in zip(("wq", "wk", "wv"), np.split(qkv, 3)):
+            own = meant(f"attention.{part}")[wide]
+            assert np.array_equal(found[: len(own)], own) and not found[len(own) :].any()
+        own = meant("attention.wo")[:, wide]
+        assert np.array_equal(out[:, : own.shape[1]], own) and not out[:, own.shape[1] :].any()
 
 
 def test_a_spec_that_is_wrong_is_refused_where_it_is_wrong(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,18 +222,24 @@ def test_names_of_the_users_own(tmp_path: Path) -> None:
 
     for old, new, match in (
         ("count: {layer: layers}", "count: {layer: layer}", r"LD104[^\n]*`layer`\n *--> .*mine.yaml:\d+:"),
-        ("{n: head}", "{x: head}", "unknown name `x`"),
+        ("d: head,", "d: hed,", "unknown name `hed`"),
+        ("d: head,", "x: head,", "module `attention` has no axis `x`"),
+        ("only: qkv", "only: qvk", "module `attention` has no matrix `qvk`"),
+        ("    only: qkv\n", "", "one name, the matrices of module `attention` are qkv, o"),
+        ("      down: ", "      up: ", "names for gate_up, up, the matrices of module `mlp_gated` are gate_up, down"),
+        ("{matrix}_proj", "mlp_proj", "the name lacks `{matrix}`"),
+        ('output: "model.layers.{layer}.mlp.{matrix}_proj.', 'output: "model.layers.{layer}.mlp.{matrx}_proj.', "`matrx`"),
         ("{part}_proj.{tensor}", "{port}_proj.{tensor}", "unknown name `port`"),
-        ("mlp.down_proj.{tensor}", "mlp.down_proj", "the name lacks `{tensor}`"),
+        ("{matrix}_proj.{tensor}", "{matrix}_proj", "the name lacks `{tensor}`"),
         ("hidden: hidden_size", "hidden: hidden_size +", "expected a number, a name"),
         ("model.norm.weight: always", "model.norm.weight: sometimes", "LD02"),
         ("{part}_proj.{tensor}", "qkv_proj.{tensor}", "q_proj.weight_shape` of `model.safetensors` is none that names"),
         (
-            'source: "model.layers.{layer}.mlp.down_proj.',
-            'source: "model.layers.{layer}.self_attn.o_proj.',
+            'down: "model.layers.{layer}.mlp.down_proj.',
+            'down: "model.layers.{layer}.self_attn.o_proj.',
             "two of the names are `model.layers.{layer}.self_attn.o_proj.",
         ),
-        (".Wqkv.", ".o_proj.", "two tensors of the output have the name"),
+        (".Wqkv.", ".o_proj.", "two units of the output have the name"),
         ("units:", "unit:", "did you mean `units`"),
     ):
         assert old in text

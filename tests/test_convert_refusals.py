@@ -176,12 +176,10 @@ def test_a_missing_or_broken_config_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"tp": 3}, "`.*qkv_proj`: axis `n` of part `q` has 512 elements, which 3 tensor-parallel ranks do not divide"),
-        (
-            {"tp": 8},
-            "`.*qkv_proj`: axis `n` of part `k` has 4 heads of 64, which 8 tensor-parallel ranks do not divide",
-        ),
-        ({"ep": 5}, "`.*experts`: axis `e` has 4 elements, too few for 5 expert-parallel ranks"),
+        ({"ep": 5}, "`.*experts`: axis `e` has 4 experts, too few for 5 expert-parallel ranks"),
+        ({"experts": (0, 1, 2)}, "`.*experts`: the map of experts has no place for expert 3; module `moe_gated` has 4"),
+        ({"experts": (0, 1, 2, 3, 4)}, "`.*experts`: the map of experts has expert 4; module `moe_gated` has 4"),
+        ({"experts": (0, 1, 2, 3, 0), "ep": 6}, "`.*experts`: axis `e` has 5 experts, too few for 6"),
         ({"tp": 2, "rank": 2}, "rank 2 of 2 ranks does not exist"),
         ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
         ({"tp": 2, "rank": -1}, "rank -1 of 2 ranks does not exist"),
@@ -196,6 +194,11 @@ def test_a_missing_or_broken_config_is_refused(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_served_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:
     refused(FIXTURES / "qwen3_moe_w4a16", tmp_path, match, **options)
+
+
+def test_a_map_of_experts_is_for_experts(tmp_path: Path) -> None:
+    match = "the map of experts is for a model with experts; this checkpoint has none"
+    refused(FIXTURES / "llama_w4a16", tmp_path, match, experts=(0, 1))
 
 
 # ---------------------------------------------------------------- files
@@ -232,7 +235,7 @@ FILES = {
     ),
     "negative": (lambda h, d: h[SCALE].update(shape=[-256, -2]), f"`{SCALE}` lacks a dtype, a shape or its place"),
     "no place": (lambda h, d: h[SCALE].pop("data_offsets"), f"`{SCALE}` lacks a dtype, a shape or its place"),
-    "value": (lambda h, d: b"\x01" + d[1:], r"`model.layers.0.mlp.down_proj`: .*weight_shape.* \[256, 256\]"),
+    "value": (lambda h, d: b"\x01" + d[1:], r"`model.layers.0.mlp`: .*down.weight_shape.* \[256, 256\]"),
 }
 
 
@@ -346,7 +349,7 @@ TENSORS = {
     ),
     "no unit": (
         LLAMA, lambda t: [t.pop(name) for name in list(t) if "down_proj" in name],
-        rf"no tensor `{MLP}.down_proj.\*` is in a file",
+        f"tensor `{MLP}.down_proj.weight_packed` is in no file",
     ),
     "no norm": (LLAMA, dropped("model.norm.weight"), "tensor `model.norm.weight` is in no file of `.*src`"),
     "no norm of a layer": (

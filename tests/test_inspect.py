@@ -24,6 +24,8 @@ def test_all_of_it_stands_in_the_answer() -> None:
         "router": (2, "as it is"),
         "experts": (2, "marlin_int4_a16"),
     }
+    sizes = {line.jobs[0].unit.key: line.cells()[2] for line in found.lines}
+    assert sizes["qkv"] == "q 8 · kv 4 · d 64 · h 128" and sizes["o"] == "q 8 · d 64 · h 128"
     text = str(found)
     assert "Qwen3MoeForCausalLM, 109 tensors" in text and "3 files" in text
     assert "format: group_0: ct_int with bits=4, group=128" in text
@@ -44,11 +46,13 @@ def test_no_weight_is_read(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_converted_is_said_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(MOE), "--tp", "8"]) == 1
+    assert main(["inspect", str(MOE), "--ep", "8"]) == 1
     out = capsys.readouterr().out
-    why = "axis `n` of part `k` has 4 heads of 64, which 8 tensor-parallel ranks do not divide evenly"
-    assert f"not converted: model.layers.{{0..1}}.self_attn.qkv_proj: {why}; 4 ranks divide them\n" in out
+    why = "axis `e` has 4 experts, too few for 8 expert-parallel ranks"
+    assert f"not converted: model.layers.{{0..1}}.mlp.experts: {why}; `--tp 2 --ep 4` works" in out
     assert "on each of" not in out
+    assert main(["inspect", str(MOE), "--tp", "8"]) == 0
+    assert "on each of 8 ranks" in capsys.readouterr().out
     assert main(["inspect", str(MOE), "--tp", "4", "--to", "marlin_int8_a16"]) == 1
     assert capsys.readouterr().out.count("not converted: ") == 3  # each kind of quantized unit, not the router
 

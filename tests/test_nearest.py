@@ -62,6 +62,9 @@ def check_all_ranks(asked: dict[str, Any]) -> None:
          "`--tp 4 --ep 4` works, as many ranks"),
         ({"module": "moe_gated", "sizes": {"e": 3, "i": 64, "h": 64}, "ep": 5}, "LP120",
          "`--tp 5 --ep 1` works, as many ranks"),
+        ({"params": {"split": "k", "group": 20}, "tp": 7}, "LP120",
+         "one rank alone is refused too: `linear` has groups of 20 along `k`, which kernel `marlin_int4_a16` does not "
+         "take"),
         ({"module": "linear_fused", "sizes": {"n": (128, 64, 64), "k": 512}, "params": {"source.parts": "alternating"}},
          "LP121", "`--param source.parts=apart` works"),
         ({"module": "mlp_gated", "sizes": {"i": 1408, "h": 256}, "params": {"target.group": 128}, "tp": 4,

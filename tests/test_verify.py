@@ -26,6 +26,9 @@ CASES = (
     ("llama_nvfp4a16", 1, 1),
     ("qwen3_moe_w4a16_asym", 2, 2),
     ("qwen3_moe_mxfp4a16", 4, 1),
+    ("llama_gptq_desc_act", 3, 1),
+    ("llama_fp8_block", 8, 1),  # more ranks than key-value heads, whose heads cut blocks
+    ("llama_fp8", 16, 1),  # ranks without a head
 )
 FILE = "model.safetensors"
 
@@ -130,6 +133,44 @@ def test_one_rank_alone_and_some_of_them(made, tmp_path) -> None:
     assert verify(tmp_path / "one", against=source).ranks == (1,)
 
 
+def test_another_ranks_head_is_found(made) -> None:
+    """Ranks 0 and 1 share a key-value head, 2 and 3 the next one; a file says which rank it is of."""
+    dst = made("llama_w4a16", 8)
+    name = "model.layers.0.self_attn.qkv_proj.weight"
+    other = load_file(dst / "rank-2" / FILE)[name]
+    changed(dst / "rank-1" / FILE, lambda tensors, _: tensors.update({name: other}))
+    assert "rank 1, `model.layers.0.self_attn.qkv_proj`: `qkv.weight" in refusal(dst, "llama_w4a16").message
+
+
+MAP = (0, 1, 2, 3, 3, 0)
+
+
+def test_experts_of_a_map(tmp_path) -> None:
+    """Six places for four experts on four ranks: each rank must have those that the file's map gives it."""
+    name, dst = "qwen3_moe_w4a16_asym", tmp_path / "model"
+    done = convert(FIXTURES / name, dst, tp=2, ep=2, experts=MAP)
+    assert "6 places for 4 experts" in str(done)
+    report = verify(dst, against=FIXTURES / name)
+    assert report.weights > verify(dst / "rank-0", against=FIXTURES / name).weights > 300_000
+    w2 = load_file(dst / "rank-2" / FILE)["model.layers.0.mlp.experts.w2.weight"]
+    assert torch.equal(w2[0], w2[1]) and not torch.equal(w2[0], w2[2])
+
+    def swap(tensors: dict, _: dict) -> None:
+        w2 = tensors["model.layers.0.mlp.experts.w2.weight"]
+        w2[[0, 2]] = w2[[2, 0]]
+
+    changed(dst / "rank-2" / FILE, swap)
+    assert "rank 2, `model.layers.0.mlp.experts`: `w2.weight` at expert 3, n 0" in refusal(dst, name).message
+    changed(dst / "rank-2" / FILE, swap)
+    verify(dst, against=FIXTURES / name)
+    changed(dst / "rank-2" / FILE, lambda _, metadata: metadata.update({"layoutdsl.experts": "[0, 1, 2, 3, 0, 3]"}))
+    assert "have different maps of experts" in refusal(dst, name).message
+    error = refusal(dst / "rank-2", name)
+    assert "the plan of `model.layers.0.mlp.experts` has experts (3, 3, 0), the checkpoint (3, 0, 3)" in error.message
+    changed(dst / "rank-2" / FILE, lambda _, metadata: metadata.pop("layoutdsl.experts"))
+    assert "has places for experts 6, the checkpoint 0" in refusal(dst / "rank-2", name).message
+
+
 def test_copied_tensors_are_compared(made) -> None:
     dst = made("llama_w4a16", 2)
     changed(dst / "rank-1" / FILE, lambda tensors, _: tensors["model.norm.weight"].add_(1))
@@ -146,7 +187,7 @@ def test_missing_and_foreign_tensors_are_named(made) -> None:
     dst = dst.rename(dst.with_name("other"))
     changed(dst / "rank-1" / FILE, lambda tensors, _: tensors.update(more=torch.zeros(1)))
     changed(dst / "rank-0" / FILE, lambda tensors, _: tensors.update({name: torch.zeros(2, 256)}))
-    assert "`linear.weight_scale` is float32 [2, 256], expected " in _without_more(dst).message
+    assert "`down.weight_scale` is float32 [2, 256], expected " in _without_more(dst).message
 
 
 def _without_more(dst: Path) -> LayoutError:
@@ -196,11 +237,11 @@ def test_units_must_be_those_of_the_source(made) -> None:
 
     def drop(_: dict, metadata: dict) -> None:
         units = json.loads(metadata["layoutdsl.units"])
-        del units["model.layers.1.mlp.down_proj"]
+        del units["model.layers.1.mlp"]
         metadata["layoutdsl.units"] = json.dumps(units)
 
     changed(dst / "rank-0" / FILE, drop)
-    assert "unit `model.layers.1.mlp.down_proj` is in `the source` and not in" in refusal(dst, "llama_w4a16").message
+    assert "unit `model.layers.1.mlp` is in `the source` and not in" in refusal(dst, "llama_w4a16").message
 
 
 def test_the_command(made, capsys) -> None:
@@ -217,7 +258,7 @@ def test_the_command(made, capsys) -> None:
     changed(dst / "rank-0" / FILE, lambda t, _: t["model.layers.0.mlp.down_proj.weight"].bitwise_xor_(1))
     assert main(["verify", str(dst), "--against", source]) == 1
     shown = capsys.readouterr()
-    assert not shown.out and shown.err.startswith("LP222 value-differs: rank 0, `model.layers.0.mlp.down_proj`: ")
+    assert not shown.out and shown.err.startswith("LP222 value-differs: rank 0, `model.layers.0.mlp`: `down.weight` ")
 
 
 def test_the_report_says_what_there_was() -> None:

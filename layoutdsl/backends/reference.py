@@ -136,7 +136,8 @@ class _Reference:
             info = self.plan.output[name]
             bits = buffers.element_bits(info) if info.role == "weight_shape" else code_named(info.code).bits
             for view, codes in zip(buffers.experts_of(info, target[name], len(experts)), experts):
-                view.copy_(torch.frombuffer(bytearray(_pack(codes, bits)), dtype=torch.uint8))
+                if codes:  # a rank without inputs has an order of none
+                    view.copy_(torch.frombuffer(bytearray(_pack(codes, bits)), dtype=torch.uint8))
 
     def lost(self) -> list[Lost]:
         return [

@@ -66,8 +66,8 @@ def inspect(
         except LayoutError as error:
             why = error.message.partition(": ")[2]  # without the unit's name, which the line begins with
             why += f"; {error.help}" if error.help else ""
-        key = job.unit.key, job.group.spec.name, tuple(job.params.items()), id(plans) if plans else why
-        lines.setdefault(key, Line(plans, why)).jobs.append(job)
+        key = job.unit.key, job.only, job.group.spec.name, tuple(job.params.items()), id(plans) if plans else why
+        lines.setdefault(key, Line(plans, why, planner.sizes(job))).jobs.append(job)
     return Inspection(str(src), source, len(ranks), tuple(lines.values()))
 
 
@@ -77,6 +77,7 @@ class Line:
 
     plans: tuple[Plan, ...]
     why: str
+    sizes: dict[str, int | tuple[int, ...]]
     jobs: list[Job] = field(default_factory=list)
 
     def cells(self) -> tuple[str, ...]:
@@ -86,7 +87,7 @@ class Line:
         job = self.jobs[0]
         kernel = "not converted" if self.why else self.plans[0].target.spec if job.quantized else AS_IT_IS
         shapes = " · ".join(f"{axis} {'+'.join(map(str, size)) if isinstance(size, tuple) else size}"
-                            for axis, size in job.sizes.items())  # fmt: skip
+                            for axis, size in self.sizes.items())  # fmt: skip
         fmt = job.group.spec.name if job.quantized else "not quantized"
         name = folded([one.unit for one in self.jobs])
         return name, fmt, shapes, kernel, str(len(self.jobs)), in_bytes(sum(one.size for one in self.jobs))

@@ -433,12 +433,14 @@ def parts_of(unit: UnitNames, specs: tuple[str, ...]) -> Iterator[tuple[str, str
     assert isinstance(module, Module)
     bound = bind(module, own_params(unit, module))
     held = held_matrices(module, bound, unit.only)
-    if isinstance(unit.source, dict) and set(unit.source) != set(held):
+    named = unit.source if isinstance(unit.source, dict) else [*held][:1]
+    if set(named) != set(held):
+        has = f"names for {', '.join(named)}" if isinstance(unit.source, dict) else "one name"
         raise LayoutError(
-            f"names for the matrices {', '.join(unit.source)}, of module `{module.name}` they are {', '.join(held)}",
+            f"{has}, the matrices of module `{module.name}` are {', '.join(held)}",
             code="LP214",
             name="unknown-architecture",
-            help="state a template for each matrix under `source`",
+            help="state a template for each matrix under `source`, or with `only` which of them the unit has",
         )
     for name, matrix in held.items():
         parts = parse_names(matrix.parts.fill(bound)) if isinstance(matrix.parts, Template) else matrix.parts

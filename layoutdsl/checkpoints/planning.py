@@ -14,7 +14,7 @@ from layoutdsl.library import load_spec
 from layoutdsl.model import Module, ParamValue
 from layoutdsl.plan import Plan
 from layoutdsl.prove import prove_ranks
-from layoutdsl.resolve import Ranks, bind, matrices
+from layoutdsl.resolve import Ranks, bind, held_matrices, matrices
 
 OWN = {"parts": "stacked", "transposed": False}
 """How a layer that is not quantized is written: its parts in one tensor, outputs before inputs."""
@@ -157,6 +157,14 @@ class Planner:
         module = load_spec(job.unit.names.module, specs=self.specs, kind="module")
         assert isinstance(module, Module)
         return module
+
+    def sizes(self, job: Job) -> dict[str, int | tuple[int, ...]]:
+        """Those of the module's sizes that the job's matrices have, as the names state them."""
+        module = self._module(job)
+        held = held_matrices(module, bind(module, own_params(job.unit.names, module)), job.only).values()
+        products = (axes for m in held for axes in (*(m.n.values() if isinstance(m.n, dict) else [m.n]), m.k))
+        used = {axis if axis in job.sizes else module.default[axis] for axes in products for axis in axes}
+        return {axis: size for axis, size in job.sizes.items() if axis in used or axis == module.experts}
 
     def slice(self, job: Job, plan: Plan) -> Plan:
         """The plan that takes a rank's slice out of the source, in the source's own format, cut as `plan` cuts it."""

@@ -30,15 +30,16 @@ CLOSEST = 8
 @dataclass(frozen=True)
 class Scene:
     """The plans of all ranks of one conversion, what is said above them, and which axes of which matrices are drawn, as
-    in `w2 k`: all that are cut or padded, where none is named."""
+    in `w2 k`: all that are cut or padded, where none is named. `specs`: folders in which the module is looked for."""
 
     said: str
     plans: Sequence[Plan]
     axes: tuple[str, ...] = ()
+    specs: tuple[str, ...] = ()
 
     @property
     def panels(self) -> list[Panel]:
-        found = [Panel(self.plans, name, role) for name in self.names for role in "nk"]
+        found = [Panel(self.plans, name, role, self.specs) for name in self.names for role in "nk"]
         if self.axes:
             return [panel for axis in self.axes for panel in found if axis == f"{panel.matrix} {panel.role}"]
         return [panel for panel in found if panel.is_changed]
@@ -55,6 +56,7 @@ class Panel:
     plans: Sequence[Plan]
     matrix: str
     role: str
+    specs: tuple[str, ...]
 
     @cached_property
     def parts(self) -> dict[str, list[Extent]]:
@@ -119,7 +121,7 @@ class Panel:
     @cached_property
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Part -> the module's axes whose product this axis is."""
-        module = load_spec(self.plans[0].module.spec, kind="module")
+        module = load_spec(self.plans[0].module.spec, specs=self.specs, kind="module")
         assert isinstance(module, Module)
         matrix = module.matrices[self.matrix]
         axes = matrix.k if self.role == "k" else matrix.n
@@ -145,12 +147,18 @@ class Panel:
         if len(self.parts) < self.stored_parts:
             what = [what[0].replace(" of ", " each of ")]
         if self.role == "k":
-            what.append(f"groups of {self.group} in the checkpoint" if self.group else "one group in the checkpoint")
-            group = self.kernel_group
-            what.append(f"of {group} in the kernel" if group else "one in the kernel" + " on each rank" * self.is_cut)
+            what += self._groups
         if self.tile:
-            what.append(f"its tiles: {self.tile}" if self.role == "k" else f"the kernel's tiles: {self.tile}")
+            what.append(f"the kernel's tiles: {self.tile}")
         return "; ".join(what)
+
+    @property
+    def _groups(self) -> list[str]:
+        group, alone = self.kernel_group, " on each rank" * self.is_cut
+        if self.group == group:
+            return [f"groups of {group} in the checkpoint and in the kernel" if group else "one group"]
+        ours = f"of {group} in the kernel" if group else "one in the kernel" + alone
+        return [f"groups of {self.group} in the checkpoint" if self.group else "one group in the checkpoint", ours]
 
     @property
     def is_cut(self) -> bool:
@@ -222,7 +230,9 @@ def _facts(scenes: Sequence[Scene]) -> Iterator[str]:
 
 def _legend(body: list[str], panels: Sequence[Panel], y: float) -> float:
     alone = all(len(panel.plans) > 1 == len(panel.rows) for panel in panels)
-    entries = [("band" if alone else "p0", "what a rank holds, below its place in the whole"), ("pad", "padding")]
+    entries = [("band" if alone else "p0", "what a rank holds, below its place in the whole")]
+    if any(panel.tail or any(e.padded > e.length for e in panel.extents) for panel in panels):
+        entries.append(("pad", "padding"))
     if borders := dict.fromkeys(name for panel in panels if (name := _Bars(panel, []).borders[0])):
         entries.append(("plain", f"border of a kernel's {' or '.join(borders)}"))
     x = float(MARGIN)

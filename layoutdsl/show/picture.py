@@ -78,8 +78,8 @@ def picture_of(
 ) -> Picture:
     """The tensors of a format for a module; without one, for a plain or a fused matrix with the axes n and k.
 
-    A checkpoint's tensors are whole unless `rank` asks for one rank's slice; a kernel's always are one rank's, padded as
-    the planner pads them, with finer groups where it takes these.
+    A checkpoint's tensors are whole unless `rank` asks for one rank's slice; a kernel's always are one rank's, padded
+    and grouped as the planner chooses.
     """
     given, chosen = dict(sizes or {}), dict(params or {})
     fused = bool({"parts", "names"} & set(chosen)) or isinstance(given.get("n"), tuple)
