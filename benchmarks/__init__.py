@@ -1,4 +1,4 @@
-"""What layoutdsl costs, as figures against limits. `python -m benchmarks [--only NAME] [--json]`.
+"""What layoutdsl costs, as figures against limits. `python -m benchmarks [NAME ...] [--json]`.
 
 Each module here has `measure() -> Iterator[Figure]`; a new benchmark is a new module and a line in MODULES.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MODULES = ("compile_time",)
+MODULES = ("compile_time", "padding")
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,14 @@ from benchmarks import MODULES
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=MODULES, help="run one module")
+    parser.add_argument("modules", nargs="*", metavar="NAME", help=f"of {', '.join(MODULES)}; all unless stated")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     args = parser.parse_args()
+    unknown = [name for name in args.modules if name not in MODULES]
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(MODULES)}")
     over = 0
-    for module in [args.only] if args.only else MODULES:
+    for module in args.modules or MODULES:
         for figure in import_module(f"benchmarks.{module}").measure():
             over += not figure.ok
             if args.json:

@@ -287,8 +287,10 @@ class Converted:
             found = {part: Whole((inner, self.hidden)) for part in ("gate", "up")}
             found["down"] = Whole((self.hidden, inner))
             for at, rank in enumerate(pairs[0]):
+                alone = rank.get(f"{names[1]}.k_perm")  # where down's inputs are seen outside, its caller sorts them
+                orders = (order, order) if alone is None else (np.arange(inner), alone.numpy())
                 both = self.inputs_in_order(rank, names[0]), self.decoded(unit(rank, names[1]), names[1])
-                self.put(found, both, at, names, ("gate_up", "down"), inner, order)
+                self.put(found, both, at, names, ("gate_up", "down"), inner, orders)
         for part, whole in found.items():
             yield f"{layer}.{part}_proj.weight", whole.value
 
@@ -297,6 +299,7 @@ class Converted:
         columns of down."""
         inner, names = self.config["moe_intermediate_size"], (f"{name}.w13", f"{name}.w2")
         known: dict[str, np.ndarray] = {}
+        orders = np.arange(inner), np.arange(inner)
         for place, expert in enumerate(self.places):
             found = {part: Whole((inner, self.hidden)) for part in ("gate", "up")}
             found["down"] = Whole((self.hidden, inner))
@@ -308,7 +311,7 @@ class Converted:
                         for one in names)  # fmt: skip
                 w13, w2 = both
                 assert not w13[:, self.hidden :].any(), "padding is not zero"
-                self.put(found, (w13[:, : self.hidden], w2), at, names, ("w13", "w2"), inner, np.arange(inner))
+                self.put(found, (w13[:, : self.hidden], w2), at, names, ("w13", "w2"), inner, orders)
             for part, whole in found.items():
                 key = f"{name}.{expert}.{part}_proj.weight"
                 assert np.array_equal(known.setdefault(key, whole.value), whole.value), "a copy of an expert differs"
@@ -322,15 +325,16 @@ class Converted:
         names: tuple[str, str],
         matrices: tuple[str, str],
         inner: int,
-        order: np.ndarray,
+        orders: tuple[np.ndarray, np.ndarray],
     ) -> None:
         """One rank's rows of gate and up, which are padded alike, and its columns of down."""
         start, length, _ = self.extent(at, names[0], matrices[0], "n", inner)
         for part, rows in zip(("gate", "up"), np.split(both[0], 2)):
-            found[part].put(rows, order[start : start + length], range(self.hidden))
+            found[part].put(rows, orders[0][start : start + length], range(self.hidden))
         start, length, front = self.extent(at, names[1], matrices[1], "k", inner)
         assert not both[1][:, :front].any(), "padding in front is not zero"
-        found["down"].put(both[1][:, front:], range(self.hidden), order[start : start + length])
+        columns = orders[1] if len(orders[1]) == length else orders[1][start : start + length]  # k_perm is the rank's
+        found["down"].put(both[1][:, front:], range(self.hidden), columns)
 
     def order(self, layer: str, inputs: int) -> np.ndarray:
         """The inputs of a layer of the checkpoint sorted by group, if they are not in order."""

@@ -35,7 +35,7 @@ from decoders.numbers import f32
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from layoutdsl import Plan, compile_plan, convert
+from layoutdsl import Plan, compile_plan, convert, load
 from layoutdsl.checkpoints import progress, report
 
 # ---------------------------------------------------------------- the library's own values
@@ -94,6 +94,47 @@ def test_every_value_of_every_rank_is_the_librarys(name: str, tp: int, ep: int, 
         assert all(torch.equal(rank[key], source[key]) for key in whole)
     assert ("rounded once to float32" in str(done)) == ("nvfp4" in name)
     assert done.bytes == sum(tensor.numel() * tensor.element_size() for rank in model.ranks for tensor in rank.values())
+
+
+def half(config: dict[str, Any]) -> None:
+    """Twice as many heads of half the size, of the same weights."""
+    double = {key: 2 * config[key] for key in ("num_attention_heads", "num_key_value_heads")}
+    config.update(double, head_dim=config["head_dim"] // 2)
+
+
+def one_key(config: dict[str, Any]) -> None:
+    """All keys and values are one head's, four times as wide; so are queries."""
+    heads = config["num_attention_heads"] // config["num_key_value_heads"]
+    width = config["head_dim"] * config["num_key_value_heads"]
+    config.update(num_attention_heads=heads, num_key_value_heads=1, head_dim=width)
+
+
+HEADS = {
+    "blocks cut, padded in front": ("llama_fp8_block", half, 3, "front pad"),
+    "ranks without heads, groups cut": ("llama_w4a16_asym", half, 7, "uneven"),
+    "one key-value head for all": ("llama_w4a16", one_key, 2, "even"),
+    "one key-value head for two ranks of three": ("qwen3_moe_mxfp8a16", one_key, 3, "uneven"),
+    "act-order": ("llama_gptq_desc_act", half, 5, "uneven"),
+    "ranks without heads, input scales": ("llama_fp8", None, 16, "uneven"),
+    "ranks without heads, act-order": ("llama_gptq_desc_act", None, 11, "uneven"),
+    "ranks without heads, global scales": ("llama_nvfp4a16", None, 9, "uneven"),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_heads_that_ranks_do_not_divide(case: str, tmp_path: Path) -> None:
+    name, change, tp, choice = HEADS[case]
+    src = copied(name, tmp_path / "src", change or (lambda config: None))
+    convert(src, tmp_path / "out", tp=tp, verify=True)
+    model = Converted.of(src, tmp_path / "out", tp)
+    found = {weight: digest(value, model.dtype) for weight, value in model.weights() if ".gate.weight" not in weight}
+    assert found == library(name)
+    o = [plan["model.layers.0.self_attn.o_proj"] for plan in model.plans]
+    assert o[0]["choice"] == choice
+    lengths = [next(one["length"] for one in plan["extents"] if one["role"] == "k") for plan in o]
+    assert (0 in lengths) == ("without heads" in case or "two ranks" in case)
+    for rank in (0, tp // 2, tp - 1):
+        same(dict(load(src, tp=tp, rank=rank)), model.ranks[rank])
 
 
 def test_one_rank_alone_is_the_same_rank(tmp_path: Path) -> None:

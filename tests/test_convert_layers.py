@@ -14,16 +14,22 @@ from converted import (
     Change,
     Converted,
     Tensors,
+    bits_of,
     config_of,
     copied,
     digest,
     library,
+    same,
     source_of,
     value_of,
     written,
 )
 
-from layoutdsl import LayoutError, convert, load
+from decoders import marlin
+
+from layoutdsl import LayoutError, convert, load, verify
+
+LAYER = "model.layers.0"
 
 
 def unquantized(folder: Path, pattern: str) -> dict[str, torch.Tensor]:
@@ -143,6 +149,59 @@ def test_what_is_ignored_must_be_what_is_plain(tmp_path: Path) -> None:
     refused(src, f"leaves `{layer}.mlp.up_proj` unquantized, the files hold .*up_proj.weight_packed")
     unquantized(src, "up_proj")
     refused(src, "`.*gate_proj` is ct_int with .*, `.*up_proj` is not quantized, but both make up `.*gate_up_proj`")
+
+
+# ---------------------------------------------------------------- matrices of one unit that differ
+
+
+APART = {
+    "down alone": ("llama_fp8_block", "(gate|up)_proj", "mlp", 8),
+    "gate and up alone": ("llama_fp8_block", "down_proj", "mlp", 4),
+    "gate and up of groups that ranks cut": ("llama_w4a16_asym", "down_proj", "mlp", 8),
+    "down alone, in act-order": ("llama_gptq_desc_act", "(gate|up)_proj", "mlp", 2),
+    "w2 of all experts left": ("qwen3_moe_w4a16", r"experts\.\d\.down_proj", "mlp.experts", 4),
+    "w2 of all experts alone": ("qwen3_moe_fp8_block", r"experts\.\d\.(gate|up)_proj", "mlp.experts", 8),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_matrices_of_two_formats_are_units_of_their_own(case: str, tmp_path: Path) -> None:
+    name, pattern, unit, tp = APART[case]
+
+    def change(config: dict[str, Any]) -> None:
+        if "desc_act" in name:
+            config["quantization_config"]["dynamic"] = {f"-:.*{pattern}": {}}
+        else:
+            ignoring(f"re:.*{pattern}")(config)
+
+    src = copied(name, tmp_path / name, change)
+    plain = unquantized(src, pattern)
+    for ep in (1, 2) if "experts" in pattern else (1,):
+        done = convert(src, tmp_path / f"{ep}", tp=tp, ep=ep)
+        names = {one.name for row in done.rows for one in row.units if f".{unit}" in one.name} - {f"{LAYER}.mlp.gate"}
+        matrices = ("w13", "w2") if "experts" in unit else ("gate_up_proj", "down_proj")
+        assert {one for one in names if one.startswith(LAYER)} == {f"{LAYER}.{unit}.{matrix}" for matrix in matrices}
+        model = Converted.of(src, tmp_path / f"{ep}", tp, ep)
+        check(model, name, plain)
+        verify(tmp_path / f"{ep}", against=src)
+        for rank in {0, tp * ep - 1}:
+            same(dict(load(src, tp=tp, ep=ep, rank=rank)), model.ranks[rank])
+
+
+def test_matrices_of_which_one_has_a_bias(tmp_path: Path) -> None:
+    name = "llama_w4a16_asym"
+    src, bias = copied(name, tmp_path / name), torch.arange(256).to(torch.float16)
+    written(src, source_of(src) | {f"{LAYER}.mlp.down_proj.bias": bias})
+    done = convert(src, tmp_path / "out", tp=2)
+    assert {f"{LAYER}.mlp.gate_up_proj", f"{LAYER}.mlp.down_proj"} <= {row.name for row in done.rows}
+    model = Converted.of(src, tmp_path / "out", 2)
+    check(model, name, {})
+    found = [marlin.bias_bits(bits_of(rank[f"{LAYER}.mlp.down_proj.bias"]), n=256) for rank in model.ranks]
+    assert np.array_equal(found[0], bits_of(bias)) and not found[1].any(), "one rank adds it, when all are added up"
+    # config.json says nothing of biases: a wrong tensor elsewhere is told as before
+    written(src, source_of(src) | {f"{LAYER}.mlp.down_proj.weight_scale": torch.ones(3, 2, dtype=torch.float16)})
+    with pytest.raises(LayoutError, match=r"down_proj.weight_scale` of .* as float16 \[3, 2\], expected float16 \[256, 2\]"):
+        load(src)
 
 
 # ---------------------------------------------------------------- two formats

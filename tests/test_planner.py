@@ -16,7 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_round_trip import BLOCK, FLOATS, SOURCES
 
+from benchmarks import padding
 from layoutdsl import LayoutError, Plan, compile_plan
+from layoutdsl.planner import decided
+from layoutdsl.price import everywhere
 from layoutdsl.prove import prove_ranks
 from layoutdsl.resolve import dealt
 
@@ -161,3 +164,24 @@ def test_grains_that_are_none_are_refused(grains: dict) -> None:
 def test_what_no_kernel_group_can_hold_is_refused() -> None:
     with pytest.raises(LayoutError, match="which kernel `marlin_int4_a16` does not take"):
         compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 320}, params={"group": 20})
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def test_nothing_is_stored_in_more_bytes_than_by_the_peer() -> None:
+    """All public shapes in nine formats on 1 to 16 ranks, where the peer accepts them; and the table that says so is
+    that of today."""
+    results = [padding.result(case) for case in padding.cases()]
+    assert sum(len(one.pairs) for one in results) > 9000
+    assert not [str(one.case) for one in results if one.above]
+    assert padding.RESULTS.read_text() == padding.table(results), "stale: python -m benchmarks padding"
+
+
+@pytest.mark.parametrize("at", range(0, 7000, 200))
+def test_padding_is_what_the_plans_say(at: int) -> None:
+    """Counted by axes there, and over the pads of all plans here."""
+    case = padding.cases()[at]
+    asked = decided(padding.request(case))
+    whole = everywhere(asked)
+    assert padding.result(case).padding == pytest.approx(float(whole.added / (whole.stored - whole.added)), abs=1e-9)

@@ -89,7 +89,7 @@ def test_what_convert_writes_is_verified(name: str, tp: int, ep: int, made) -> N
     assert bool(report.others) == (name in ("llama_fp8", "llama_gptq_desc_act"))
 
 
-@pytest.mark.parametrize(("name", "tp", "ep"), CASES)
+@pytest.mark.parametrize(("name", "tp", "ep"), CASES[:-1])
 def test_every_flip_in_a_file_is_found(name: str, tp: int, ep: int, made) -> None:
     """One bit of one tensor, anywhere: the message has the rank and the unit or the tensor."""
     dst = made(name, tp, ep)

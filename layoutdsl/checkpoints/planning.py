@@ -101,11 +101,22 @@ class Planner:
         made: dict[Ranks, Plan] = {}
         for ranks in map(self._own_ranks, self.ranks, [job] * len(self.ranks)):
             if ranks not in made:
-                made[ranks] = self._compile(job, target, params, ranks)
+                made[ranks] = self._compile(job, target, params, ranks, grains=self._grains(job, ranks.tp))
         first = next(iter(made))
         if len(made) == first.tp * first.ep:
             prove_ranks(tuple(made.values()), specs=self.specs)
         return tuple(made[self._own_ranks(ranks, job)] for ranks in self.ranks)
+
+    def _grains(self, job: Job, tp: int) -> dict[str, int]:
+        """Where no kernel asks for more, inner features that ranks do not divide are dealt out one by one."""
+        module = self._module(job)
+        if job.quantized or "tp" not in module.ranks:
+            return {}
+        params = bind(module, own_params(job.unit.names, module))
+        axis, held = module.ranks["tp"].fill(params), held_matrices(module, params)
+        inner = axis not in module.visible and set(job.only or held) == set(held)
+        size = job.sizes.get(axis)
+        return {axis: 1} if inner and isinstance(size, int) and size % tp else {}
 
     def _compile(
         self,
