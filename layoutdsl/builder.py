@@ -190,7 +190,8 @@ class Builder:
         return Program(target.name, (), Recode("constant", code.name, code.name, 0), tuple(self._values(pair, target)))
 
     def _act_order(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        if self.request.source_params.get("act_order") and "act_order" in pair.source:
+        kept = self.request.source_params.get("act_order") and self.orders[pair.matrix.name] is None
+        if kept and "act_order" in pair.source:
             order, k = pair.source["act_order"][0], pair.matrix.k
             if k.cut:
                 raise LayoutError(
@@ -497,8 +498,13 @@ def _no_source(target: Stored) -> LayoutError:
         f"`{target.name}` has no source: the source has no {target.role.replace('_', ' ')}",
         code="LP131",
         name="no-source",
-        help=f"set source.{target.role}=true, or leave target.{target.role} out",
+        help=f"set source.{_switch(target)}=true, or leave target.{_switch(target)} out",
     )
+
+
+def _switch(target: Stored) -> str:
+    """The parameter that says whether a format has the tensor."""
+    return "zero_points" if target.role == "zero_point" else target.role
 
 
 def _k_pads(target: Stored, gap: Gap) -> tuple[Run, ...]:

@@ -99,7 +99,8 @@ def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
                 served += _choices(request, grains, names, served if first else [])
                 served.sort(key=lambda choice: choice.rank)
             except LayoutError as error:
-                refused = refused or error
+                # That equal shares are none is no reason while others may be.
+                refused = error if refused is None or refused.diagnostics[0].code == "LP120" else refused
             if first and served and not grains and _is_exact(served[0]):
                 break
         if not served:

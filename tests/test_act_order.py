@@ -96,3 +96,19 @@ def test_an_order_cannot_be_kept_where_ranks_cut_it(target: str) -> None:
     """The groups in a rank's slice of g_idx would be those of the whole scales."""
     with pytest.raises(LayoutError, match=r"`linear\.g_idx` orders all 512 inputs along `k`, and the 256 of a rank"):
         compile_plan("gptq", target, "linear", {"n": 64, "k": 512}, params={"act_order": True, "split": "k"}, tp=2)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sorted_weights_count_their_groups_anew(rank: int) -> None:
+    """A checkpoint that asks for file order gets it, and a g_idx that says so."""
+    n, k, length = 64, 256, 128
+    made = tensors(n, k, order(k, 3), 5)
+    plan = compile_plan("gptq", "gptq", "linear", {"n": n, "k": k}, tp=2, rank=rank, params={
+        "group": GROUP, "split": "k", "source.act_order": True, "target.act_order": False})  # fmt: skip
+    found = plan.run({f"linear.{key}": tensor for key, tensor in made.items()})
+    assert found["linear.g_idx"].tolist() == [at // GROUP for at in range(length)]
+    whole = gptq.decode({key: raw(t) for key, t in made.items()}, n=n, k=k, bits=4, group=GROUP, dtype="float16")
+    inputs = np.argsort(made["g_idx"].numpy(), kind="stable")[rank * length : (rank + 1) * length]
+    stored = {key: raw(found[f"linear.{key}"]) for key in made}
+    own = gptq.decode(stored, n=n, k=length, bits=4, group=GROUP, dtype="float16")
+    assert np.array_equal(own, whole[:, inputs])

@@ -48,7 +48,7 @@ def test_the_kernel_can_be_named(tmp_path: Path) -> None:
         ({"rank": 1}, "rank 1 of 1 ranks does not exist"),
         ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
         ({"tp": 2, "rank": -1}, "rank -1 of 2 ranks does not exist"),
-        ({"ep": 5}, "axis `e` has 4 elements, too few for 5 expert-parallel ranks"),
+        ({"ep": 5}, "axis `e` has 4 experts, too few for 5 expert-parallel ranks"),
         ({"target": "marlin_int8_a16"}, "weights are never requantized"),
         ({"target": "marlin"}, "there is no spec `marlin`"),
         ({"backend": "cuda2"}, "cuda2"),
@@ -163,7 +163,8 @@ def replicated(config: dict[str, Any]) -> str:
     ]
     quantization = config["quantization_config"]
     if quantization.get("desc_act"):
-        whole += ["o_proj", "down_proj"]  # the order of their inputs is that of all of them
+        # The order of their inputs is that of all of them, and so is that of the outputs that become these inputs.
+        whole += ["o_proj", "down_proj", "gate_proj", "up_proj"]
     groups = quantization.get("config_groups", {}).values()
     if any(group["weights"]["strategy"] in ("tensor", "channel") for group in groups):
         whole.append("weight_scale")
@@ -172,18 +173,71 @@ def replicated(config: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("name", "tp", "ep"), [split for split in SPLITS if split[1:] not in ((1, 1), (2, 2))])
 def test_ranks_share_out_what_is_read(name: str, tp: int, ep: int) -> None:
-    src, count = FIXTURES / name, tp * ep
+    src, count, config = FIXTURES / name, tp * ep, config_of(FIXTURES / name)
+    queries, keys = config["num_attention_heads"], config["num_key_value_heads"]
+    shared = {"k_proj": min(max(tp // keys, 1), queries // keys)}  # so many ranks hold each key-value head
+    shared["v_proj"] = shared["k_proj"]
     stretches = [stretch for rank in range(count) for stretch in said(src, tp=tp, ep=ep, rank=rank)]
     extra = 0
     for key, tensor in source_of(src).items():
         nbytes = tensor.numel() * tensor.element_size()
-        if re.search(replicated(config_of(src)), key):
+        if re.search(replicated(config), key):
             extra += (count - 1) * nbytes
         elif ".experts." not in key:
-            extra += (ep - 1) * nbytes
+            extra += (ep * shared.get(key.split(".")[-2], 1) - 1) * nbytes
     total = sum(tensor.numel() * tensor.element_size() for tensor in source_of(src).values())
     assert size(stretches) <= 1.05 * total + extra
     assert size(joined(stretches)) >= 0.99 * total, "but for stored orders and the like, all is read by someone"
+
+
+def test_a_rank_reads_its_own_head(tmp_path: Path) -> None:
+    """Eight ranks share four key-value heads: of keys each reads a fourth. A block that a head cuts is read by two."""
+    for name, tp, most in (("llama_w4a16", 8, 1 / 4), ("llama_fp8_block", 8, 1 / 4), ("llama_fp8_block", 3, 1 / 2)):
+        src = FIXTURES / name
+        for rank in range(tp):
+            read: dict[str, int] = {}
+            for _, tensor, begin, end in planned(src, tp=tp, rank=rank).reads():
+                read[tensor] = read.get(tensor, 0) + end - begin
+            for key, tensor in source_of(src).items():
+                if re.search(r"[kv]_proj\.weight(_packed)?$", key):
+                    assert 0 < read[key] <= most * tensor.numel() * tensor.element_size(), key
+                if re.search(r"[qo]_proj\.weight(_packed)?$", key):
+                    assert 0 < read[key] <= most * tensor.numel() * tensor.element_size(), key
+
+
+def test_bytes_beside_a_cut_group_are_not_read(tmp_path: Path) -> None:
+    """A rank whose inputs begin inside a block has no slice of its own in that format, and reads no more for it."""
+
+    def half(config: dict[str, Any]) -> None:
+        double = {key: 2 * config[key] for key in ("num_attention_heads", "num_key_value_heads")}
+        config.update(double, head_dim=config["head_dim"] // 2)
+
+    src, name = copied("llama_fp8_block", tmp_path / "src", half), "model.layers.0.self_attn.o_proj.weight"
+    shares = []
+    for rank in range(3):
+        conversion = planned(src, tp=3, rank=rank)
+        shares.append(sum(end - begin for _, tensor, begin, end in conversion.reads() if tensor == name))
+        convert(src, tmp_path / f"{rank}", tp=3, rank=rank)
+        same(dict(load(src, tp=3, rank=rank)), load_file(tmp_path / f"{rank}" / f"rank-{rank}" / "model.safetensors"))
+    heads = config_of(src)["num_key_value_heads"]
+    whole = source_of(src)[name].numel()
+    assert heads == 8 and shares == [3 * whole // 8, 3 * whole // 8, 2 * whole // 8]
+
+
+def test_places_for_experts(tmp_path: Path) -> None:
+    """Six places for four experts on three ranks: a rank reads an expert twice, and no other."""
+    src, places = FIXTURES / "qwen3_moe_w4a16_asym", (0, 1, 2, 3, 3, 0)
+    convert(src, tmp_path / "out", ep=3, experts=places)
+    for rank in range(3):
+        found = dict(load(src, ep=3, rank=rank, experts=places))
+        same(found, load_file(tmp_path / "out" / f"rank-{rank}" / "model.safetensors"))
+        own = dict(load(src))
+        for key in ("w13.weight", "w13.weight_scale", "w2.weight", "w2.zero_point"):
+            key = f"model.layers.0.mlp.experts.{key}"
+            assert torch.equal(found[key], own[key][list(places[2 * rank : 2 * rank + 2])])
+        conversion = planned(src, ep=3, rank=rank, experts=places)
+        read = {tensor for _, tensor, _, _ in conversion.reads() if ".experts." in tensor}
+        assert {int(tensor.split(".experts.")[1].split(".")[0]) for tensor in read} == {*places[2 * rank : 2 * rank + 2]}
 
 
 def test_long_rows_are_read_in_parts(tmp_path: Path, noted: list[Stretch]) -> None:

@@ -904,7 +904,7 @@ def test_words_in_pictures_of_choices_do_not_meet(path: Path) -> None:
         ("gptq --words 256", "LP114 outside-the-tensor: `qweight` has no words 256 to 256: they count from 0 to 255"),
         (
             "gptq --tp 3",
-            "LP120 uneven-cut: axis `n` has 256 elements, which 3 tensor-parallel ranks do not divide evenly",
+            "LP120 uneven-cut: `linear`: axis `n` has 256 elements, which 3 tensor-parallel ranks do not divide evenly",
         ),
         ("gptq --tp 2 --rank 2", "LP110 ranks: rank 2 of 2 tp ranks does not exist"),
         ("gptq --tp 0", "LP110 ranks: rank 0 of 0 tp ranks does not exist"),

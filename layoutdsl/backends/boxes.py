@@ -15,10 +15,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from layoutdsl.backends.torch_scratch import PIECE
 from layoutdsl.plan import Move
-
-PIECE = 1 << 20
-"""How many elements are recoded or looked up at once; bounds the memory of intermediate results."""
 
 Loop = tuple[int, int, int, int, int]
 """(axis, count, dx, ddst, dsrc); axis 0 is n, 1 is k."""

@@ -19,16 +19,16 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
-from layoutdsl.backends.boxes import PIECE, Box, alone, boxes, copy, first, may_share, written
+from layoutdsl.backends.boxes import Box, alone, boxes, copy, first, may_share, written
 from layoutdsl.backends.places import place, ratios, refused
 from layoutdsl.backends.torch_recodes import STORED, decode, non_finite, signed, twin, unsigned, vanished
+from layoutdsl.backends.torch_scratch import PIECE, TOTAL, scratch
 from layoutdsl.backends.torch_sources import Sources, data
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Check, Lost, Move, Operand, Plan, Program, Reduction, TensorInfo
 
-TOTAL = ("fp8_nibbles", "plain_nibbles", "fold_sign")
-"""Recodes of weights that refuse no code."""
+__all__ = ["run", "scratch"]
 
 
 @torch.no_grad()
@@ -53,26 +53,6 @@ def run(
     for name, made in run(plan, tensors, None, report).items():
         target[name].copy_(made.view(target[name].shape).view(target[name].dtype))
     return target
-
-
-def scratch(plan: Plan) -> int:
-    """Bytes of intermediate results at most: of one expert at a time a 4-bit tensor unpacked on each side, operands at
-    every element, and what a recode or a reduction makes of PIECE elements."""
-    unpacked = max((info.codes for info in plan.inputs if code_named(info.code).bits == 4), default=0)
-    most = 0
-    for program in plan.programs:
-        codes = plan.output[program.output].codes
-        copies = code_named(plan.output[program.output].code).bits == 4
-        size = (copies + len(program.operands)) * codes
-        looked_at = program.recode.name in TOTAL or not copies  # no 4-bit code that is copied can be refused
-        each = (LOOKED_AT if looked_at else 0) if program.recode.name in ("copy", *TOTAL) else RECODED
-        size += each * min(codes, PIECE)
-        most = max(most, size)
-    return unpacked + most
-
-
-LOOKED_AT, RECODED = 4, 64
-"""Bytes of intermediate results for each element whose code is looked at, and for each whose value is."""
 
 
 def _apart(given: Mapping[str, list[torch.Tensor]], target: Mapping[str, torch.Tensor]) -> bool:

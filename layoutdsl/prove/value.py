@@ -208,7 +208,8 @@ class _Values:
         self._no_power()
 
     def act_order(self) -> None:
-        ordered = bool(self.given.source.params.get("act_order")) and self._source is not None
+        kept = self.given.source.params.get("act_order") and self.given.orders[self.pair.matrix.name] is None
+        ordered = bool(kept) and self._source is not None
         if (self.recode.name == "copy") != ordered:
             self._fail("an order is copied from an order, and counted where there is none")
         group = 0 if ordered else self.given.group("target")

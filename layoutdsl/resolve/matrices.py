@@ -194,7 +194,7 @@ class _Resolver:
 
     def matrix(self, name: str, matrix: model.Matrix, experts: tuple[int, int, int] | None) -> Matrix:
         n = self._outputs(name, matrix)
-        k = self._stretch(matrix.k, self._size(matrix.k))
+        k = self._stretch(name, matrix.k, self._size(matrix.k))
         pad = matrix.pad if len(n) > 1 else "part"
         parts = self._parts(matrix)
         total = sum(stretch.padded for stretch in n)
@@ -209,7 +209,7 @@ class _Resolver:
 
     def _outputs(self, name: str, matrix: model.Matrix) -> tuple[Stretch, ...]:
         if isinstance(matrix.n, dict):
-            return tuple(self._stretch(axes, self._size(axes), part) for part, axes in matrix.n.items())
+            return tuple(self._stretch(name, axes, self._size(axes), part) for part, axes in matrix.n.items())
         parts = self._parts(matrix)
         widths = self.sizes[matrix.n[0]] if len(matrix.n) == 1 else self._size(matrix.n)
         if isinstance(widths, tuple) and len(widths) != max(len(parts), 1):
@@ -230,18 +230,18 @@ class _Resolver:
             )
         if isinstance(widths, int):
             widths = (widths,) * max(len(parts), 1)
-        return tuple(self._stretch(matrix.n, width, part) for width, part in zip(widths, parts or ("",)))
+        return tuple(self._stretch(name, matrix.n, width, part) for width, part in zip(widths, parts or ("",)))
 
     def _size(self, axes: Sequence[str]) -> int:
         return math.prod(_whole(axis, self.sizes) for axis in axes)
 
-    def _stretch(self, axes: Sequence[str], size: int, part: str = "") -> Stretch:
+    def _stretch(self, name: str, axes: Sequence[str], size: int, part: str = "") -> Stretch:
         axis, seen = axes[0], axes[0] in self.seen
         cut = self._cut(axes, size)
         if cut is None:
             return Stretch(axis, size, 0, size, size, seen=seen)
         if not cut.grain and not cut.groups and size % cut.ranks:
-            raise _uneven(axis, size, cut.ranks, part)
+            raise _uneven(f"{name}.{part}" if part else name, axis, size, cut.ranks)
         start, length = cut.share(self.ranks.rank)
         return Stretch(axis, size, start, length, length, seen=seen, shared=cut)
 
@@ -325,12 +325,11 @@ def _whole(axis: str, sizes: Sizes) -> int:
     return size
 
 
-def _uneven(axis: str, size: int, count: int, part: str) -> LayoutError:
-    of = f" of part `{part}`" if part else ""
+def _uneven(matrix: str, axis: str, size: int, count: int) -> LayoutError:
     low = [divisor for divisor in range(1, math.isqrt(size) + 1) if size % divisor == 0]
     fits = max(divisor for divisor in (*low, *(size // other for other in low)) if divisor <= count)
     return LayoutError(
-        f"axis `{axis}`{of} has {size} elements, which {count} tensor-parallel ranks do not divide evenly",
+        f"`{matrix}`: axis `{axis}` has {size} elements, which {count} tensor-parallel ranks do not divide evenly",
         code="LP120",
         name="uneven-cut",
         help=f"{fits} ranks divide it",
