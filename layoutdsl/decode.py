@@ -193,7 +193,7 @@ class Plane:
             found &= 15
         else:
             found = self.carrier.index_select(0, at)
-        found = found.view(-1, len(self.k))
+        found = found.view(len(self.n[rows]), len(self.k))
         return found if self.spread is None else found.index_select(1, self.spread)
 
 

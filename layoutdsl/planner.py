@@ -27,9 +27,10 @@ from layoutdsl.resolve import (
     Ranks,
     Side,
     dealt,
-    fits,
+    fitted,
     groups_of,
     named,
+    shapes,
     stored_bytes,
     stored_group,
     tensors,
@@ -96,7 +97,7 @@ def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
             if first and served and not _may_store_less(request, grains, served[0]):
                 continue
             try:
-                served += _choices(request, grains, names, served if first else [])
+                served += _choices(request, grains, names, served, all=not first)
                 served.sort(key=lambda choice: choice.rank)
             except LayoutError as error:
                 # That equal shares are none is no reason while others may be.
@@ -173,44 +174,37 @@ def _cut_axes(request: Request) -> set[str]:
     return {template.fill(request.module_params) for kind, template in request.module.ranks.items() if kind == "tp"}
 
 
-def _choices(request: Request, grains: dict[str, int], names: Sequence[str], known: Sequence[Choice]) -> list[Choice]:
-    """The choices with these grains. Those that store more than a known one in the codes alone are left out."""
+def _choices(
+    request: Request, grains: dict[str, int], names: Sequence[str], known: Sequence[Choice], *, all: bool
+) -> list[Choice]:
+    """The choices with these grains; unless all are wanted, without those whose codes alone are more than a known one.
+    """
     kernel, (source, target) = request.target, sides(request)
     assert isinstance(kernel, Kernel)
-    found = [m for m in cut_matrices(replace(request, grains=grains)) if m.name in names]
+    found = [m for m in cut_matrices(replace(request, grains=grains) if grains else request) if m.name in names]
     given = int(request.target_params.get("group", -1)) if request.group_given else None
     stored = [stored_group(source, matrix) for matrix in found]
     options = [worth(kernel, m, groups_of(kernel, source, m, given), own) for m, own in zip(found, stored)]
     tight = is_tight(request)
-    made: list[tuple[float, tuple[Fit, ...]]] = []
-    for groups in product(*options):
-        for chosen in fits(kernel, found, groups, stored, tight):
-            made.append((sum(_codes(target, fit) for fit in chosen), chosen))
+    made = [
+        (sum(n * k for _, n, k in padded), groups, padded)
+        for groups in product(*options)
+        for padded in shapes(kernel, found, groups, stored, tight)
+    ]
     made.sort(key=lambda one: one[0])
     served: list[Choice] = []
-    least = min((choice.bytes for choice in known), default=None)
-    for codes, chosen in made:
-        if least is not None and codes > least:
+    for codes, groups, padded in made:
+        best = None if all else min((*known, *served), key=lambda choice: choice.bytes, default=None)
+        if best is not None and codes * _bytes_of_a_code(target, best.fits[0]) > best.bytes:
             break
+        chosen = fitted(found, groups, stored, padded)
         size = sum(stored_bytes(kernel, target.params, fit.matrix, fit.group) for fit in chosen)
         name = named([fit.matrix for fit in chosen], [fit.group for fit in chosen], stored)
         served.append(Choice(name, grains, chosen, size))
-        least = size if least is None else min(size, least)
     return served
 
 
-def _codes(target: Side, fit: Fit) -> float:
-    """Bytes of a matrix' codes alone."""
-    bits = _bits(target, fit)
-    return fit.matrix.n_padded * fit.matrix.k.padded * bits / 8 * (fit.matrix.experts[2] if fit.matrix.experts else 1)
-
-
-def _bits(target: Side, fit: Fit) -> int:
-    key = id(target.format), tuple(target.params.items())
-    if key not in _BITS:
-        found = next(t for t in tensors(target, fit.matrix, fit.group) if t.role == "codes")
-        _BITS[key] = target.format, found.code.bits
-    return _BITS[key][1]
-
-
-_BITS: dict[tuple, tuple[object, int]] = {}
+def _bytes_of_a_code(target: Side, fit: Fit) -> float:
+    """Bytes that one weight takes in the codes, of all experts together."""
+    codes = next(tensor for tensor in tensors(target, fit.matrix, fit.group) if tensor.role == "codes").code
+    return codes.bits / 8 * (fit.matrix.experts[2] if fit.matrix.experts else 1)

@@ -49,7 +49,7 @@ def library(name: str) -> dict[str, Any]:
 
 
 def splits(name: str) -> list[tuple[int, int]]:
-    """(tensor-parallel, expert-parallel) ranks that share a fixture. Three divide no heads and no inner features evenly,
+    """(tensor-parallel, expert-parallel) ranks that share a fixture. Three divide neither heads nor inner features,
     eight are more than the key-value heads."""
     return [(1, 1), (2, 1), (3, 1), (8, 1)] + ([(2, 2), (3, 2)] if "moe" in name else [])
 
@@ -193,8 +193,8 @@ def heads_of(queries: int, keys: int, tp: int, rank: int) -> tuple[range, range]
 class Converted:
     """A model from the tensors of all its ranks, tensor-parallel neighbours first.
 
-    codes: part of a unit's name -> its code, where they differ. plans: of each rank, unit -> its plan as JSON; how
-    inner features are cut is read there, without them ranks share them evenly. experts: which expert each place holds.
+    codes: part of a unit's name -> its code, where they differ. plans: of each rank, unit -> its plan as JSON, where
+    alone it is said how ranks cut inner features. experts: which expert each place holds.
     """
 
     def __init__(
@@ -204,14 +204,15 @@ class Converted:
         tp: int,
         ep: int = 1,
         codes: Mapping[str, str] | None = None,
-        plans: Sequence[Mapping[str, Any]] = (),
+        *,
+        plans: Sequence[Mapping[str, Any]],
         experts: Sequence[int] = (),
     ):
         self.src, self.config, self.ranks, self.tp, self.ep = src, config_of(src), list(ranks), tp, ep
         assert len(self.ranks) == tp * ep
         self.dtype = self.config["dtype"]
         self.codes = codes or {"": code_of(self.config)}
-        self.plans = plans or [{}] * len(ranks)
+        self.plans = plans
         self.places = experts or range(self.config.get("num_experts", self.config.get("num_local_experts", 0)))
 
     @staticmethod
@@ -254,7 +255,8 @@ class Converted:
             found = {part: Whole((count * head, self.hidden)) for part, count in zip("qkv", (queries, keys, keys))}
             for at, rank in enumerate(ranks):
                 own, begin = self.inputs_in_order(rank, name), 0
-                holds, most = (heads_of(queries, keys, self.tp, one) for one in (at, 0 if is_kernel(rank, name) else at))
+                widest = 0 if rank[f"{name}.weight"].dtype == torch.int32 else at  # without a kernel nothing is padded
+                holds, most = (heads_of(queries, keys, self.tp, one) for one in (at, widest))
                 for part, heads, wide in zip("qkv", (*holds, holds[1]), (*most, most[1])):
                     rows = own[begin : (begin := begin + len(wide) * head)]
                     found[part].put(rows, range(heads.start * head, heads.stop * head), range(self.hidden))
@@ -270,7 +272,7 @@ class Converted:
             for at, rank in enumerate(ranks):
                 heads, own = heads_of(queries, keys, self.tp, at)[0], unit(rank, name)
                 k = np.arange(heads.start * head, heads.stop * head)
-                value, (_, length, front) = self.decoded(own, name), self.extent(at, name, "o", "k", queries * head)
+                value, (_, length, front) = self.decoded(own, name), self.extent(at, name, "o", "k")
                 assert length == len(k) and not value[:, :front].any(), "padding in front is not zero"
                 order = own["k_perm"].numpy() if "k_perm" in own else k
                 whole.put(value[:, front:], range(self.hidden), order)
@@ -290,7 +292,7 @@ class Converted:
                 alone = rank.get(f"{names[1]}.k_perm")  # where down's inputs are seen outside, its caller sorts them
                 orders = (order, order) if alone is None else (np.arange(inner), alone.numpy())
                 both = self.inputs_in_order(rank, names[0]), self.decoded(unit(rank, names[1]), names[1])
-                self.put(found, both, at, names, ("gate_up", "down"), inner, orders)
+                self.put(found, both, at, names, ("gate_up", "down"), orders)
         for part, whole in found.items():
             yield f"{layer}.{part}_proj.weight", whole.value
 
@@ -311,7 +313,7 @@ class Converted:
                         for one in names)  # fmt: skip
                 w13, w2 = both
                 assert not w13[:, self.hidden :].any(), "padding is not zero"
-                self.put(found, (w13[:, : self.hidden], w2), at, names, ("w13", "w2"), inner, orders)
+                self.put(found, (w13[:, : self.hidden], w2), at, names, ("w13", "w2"), orders)
             for part, whole in found.items():
                 key = f"{name}.{expert}.{part}_proj.weight"
                 assert np.array_equal(known.setdefault(key, whole.value), whole.value), "a copy of an expert differs"
@@ -324,14 +326,13 @@ class Converted:
         at: int,
         names: tuple[str, str],
         matrices: tuple[str, str],
-        inner: int,
         orders: tuple[np.ndarray, np.ndarray],
     ) -> None:
         """One rank's rows of gate and up, which are padded alike, and its columns of down."""
-        start, length, _ = self.extent(at, names[0], matrices[0], "n", inner)
+        start, length, _ = self.extent(at, names[0], matrices[0], "n")
         for part, rows in zip(("gate", "up"), np.split(both[0], 2)):
             found[part].put(rows, orders[0][start : start + length], range(self.hidden))
-        start, length, front = self.extent(at, names[1], matrices[1], "k", inner)
+        start, length, front = self.extent(at, names[1], matrices[1], "k")
         assert not both[1][:, :front].any(), "padding in front is not zero"
         columns = orders[1] if len(orders[1]) == length else orders[1][start : start + length]  # k_perm is the rank's
         found["down"].put(both[1][:, front:], range(self.hidden), columns)
@@ -351,11 +352,9 @@ class Converted:
         assert all(np.array_equal(value, values[0]) for value in values)
         yield f"{name}.weight", values[0]
 
-    def extent(self, rank: int, name: str, matrix: str, role: str, size: int) -> tuple[int, int, int]:
+    def extent(self, rank: int, name: str, matrix: str, role: str) -> tuple[int, int, int]:
         """(start, length, padding in front) of the axis that ranks share, of the first part."""
-        plan = self.plans[rank].get(name) or self.plans[rank].get(name.rpartition(".")[0])
-        if plan is None:
-            return rank * (size // self.tp), size // self.tp, 0
+        plan = self.plans[rank].get(name) or self.plans[rank][name.rpartition(".")[0]]
         extent = next(one for one in plan["extents"] if (one["matrix"], one["role"]) == (matrix, role))
         return extent["start"], extent["length"], extent["front"]
 
@@ -406,10 +405,6 @@ class Whole:
     def value(self) -> np.ndarray:
         assert not np.isnan(self._value).any(), "ranks do not hold all of it"
         return self._value
-
-
-def is_kernel(rank: Tensors, name: str) -> bool:
-    return rank[f"{name}.weight"].dtype == torch.int32
 
 
 def plans_of(home: Path) -> dict[str, Any]:

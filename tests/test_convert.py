@@ -137,6 +137,31 @@ def test_heads_that_ranks_do_not_divide(case: str, tmp_path: Path) -> None:
         same(dict(load(src, tp=tp, rank=rank)), model.ranks[rank])
 
 
+def test_experts_that_have_several_places(tmp_path: Path) -> None:
+    """Seven places for four experts, four on one expert-parallel rank and three on the other."""
+    name, places = "qwen3_moe_nvfp4a16", (0, 1, 2, 3, 3, 1, 3)
+    done = convert(FIXTURES / name, tmp_path / "out", tp=3, ep=2, experts=places, verify=True)
+    assert "7 places for 4 experts" in str(done)
+    model = Converted.of(FIXTURES / name, tmp_path / "out", 3, 2, experts=places)
+    found = {weight: digest(value, model.dtype) for weight, value in model.weights() if ".gate.weight" not in weight}
+    assert found == library(name)
+    assert [len(rank["model.layers.0.mlp.experts.w2.weight"]) for rank in model.ranks] == [4, 4, 4, 3, 3, 3]
+
+
+def test_the_map_of_experts_may_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from layoutdsl.cli import main
+
+    (tmp_path / "map.json").write_text("[0, 1, 2,\n 3, 0]\n")
+    (tmp_path / "words").write_text("none, one")
+    command = ["convert", str(FIXTURES / "qwen3_moe_w4a16"), str(tmp_path / "out"), "--dry-run", "--experts-map"]
+    for given in ("0,1,2,3,0", str(tmp_path / "map.json")):
+        assert main([*command, given]) == 0
+        assert "\n5 places for 4 experts, as the map of experts says\n" in capsys.readouterr().out
+    for given, why in (("nowhere", "neither N,N,... nor a file"), (str(tmp_path / "words"), "expected one list")):
+        assert main([*command, given]) == 2
+        assert why in capsys.readouterr().err
+
+
 def test_one_rank_alone_is_the_same_rank(tmp_path: Path) -> None:
     src = FIXTURES / "qwen3_moe_mxfp4a16"
     convert(src, tmp_path / "all", tp=2, ep=2)

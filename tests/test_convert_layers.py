@@ -24,10 +24,10 @@ from converted import (
     value_of,
     written,
 )
-
 from decoders import marlin
 
 from layoutdsl import LayoutError, convert, load, verify
+from layoutdsl.checkpoints.load import planned
 
 LAYER = "model.layers.0"
 
@@ -53,7 +53,9 @@ def ignoring(*entries: str) -> Change:
 
 def loaded(src: Path, tp: int, ep: int = 1, **options: Any) -> Converted:
     ranks = [dict(load(src, tp=tp, ep=ep, rank=rank)) for rank in range(tp * ep)]
-    return Converted(src, ranks, tp, ep, **options)
+    jobs = list(planned(src, tp=tp, ep=ep).jobs())
+    plans = [{job.unit.name: json.loads(of[at].to_json()) for job, of in jobs} for at in range(tp * ep)]
+    return Converted(src, ranks, tp, ep, plans=plans, **options)
 
 
 def check(model: Converted, name: str, plain: Tensors) -> None:
@@ -82,6 +84,8 @@ LEFT = {
     "qkv, by a pattern": ("llama_w4a16_asym", ["re:.*self_attn.[qkv]_proj"], "[qkv]_proj", 2),
     "experts": ("qwen3_moe_mxfp4a16", ["re:.*experts.*"], "experts", 2),
     "attention beside experts": ("qwen3_moe_w4a16", ["re:.*self_attn.*"], "self_attn", 2),
+    "attention, heads that ranks do not divide": ("llama_w4a16", ["re:.*self_attn.*"], "self_attn", 3),
+    "attention, ranks without a head": ("llama_fp8_block", ["re:.*self_attn.*"], "self_attn", 5),
     "one layer's experts": ("qwen3_moe_w4a16", ["model.layers.1.mlp.experts"], r"layers\.1\.mlp\.experts", 4),
 }
 
@@ -96,6 +100,28 @@ def test_layers_left_unquantized_are_sliced_like_the_others(case: str, tmp_path:
         check(model, name, plain)
         stored = sum(tensor.numel() * tensor.element_size() for rank in model.ranks for tensor in rank.values())
         assert convert(src, tmp_path / "out", tp=tp, ep=ep, dry_run=True).bytes == stored
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("llama_w4a16", "mlp"), ("qwen3_moe_mxfp4a16", "experts")])
+def test_inner_features_that_ranks_do_not_divide(name: str, pattern: str, tmp_path: Path) -> None:
+    """Of 512 a rank of three has one feature less; nothing is padded."""
+    src = copied(name, tmp_path / name, ignoring(f"re:.*{pattern}.*"))
+    plain = unquantized(src, pattern)
+    convert(src, tmp_path / "out", tp=3)
+    model = Converted.of(src, tmp_path / "out", 3)
+    check(model, name, plain)
+    unit = f"{LAYER}.mlp.experts" if pattern == "experts" else f"{LAYER}.mlp"
+    assert [next(one["length"] for one in plan[unit]["extents"] if one["axis"] == "i") for plan in model.plans] == [
+        171, 171, 170,
+    ]  # fmt: skip
+    verify(tmp_path / "out", against=src)
+    for rank in range(3):
+        same(dict(load(src, tp=3, rank=rank)), model.ranks[rank])
+    # matrices that are converted apart meet at equal shares alone
+    src = copied(name, tmp_path / "down" / name, ignoring("re:.*down_proj"))
+    unquantized(src, "down_proj")
+    with pytest.raises(LayoutError, match="512 elements, which 3 tensor-parallel ranks do not divide evenly"):
+        load(src, tp=3)
 
 
 def test_parts_of_a_plain_layer_are_fused_and_bias_goes_with_them(tmp_path: Path) -> None:
@@ -200,7 +226,8 @@ def test_matrices_of_which_one_has_a_bias(tmp_path: Path) -> None:
     assert np.array_equal(found[0], bits_of(bias)) and not found[1].any(), "one rank adds it, when all are added up"
     # config.json says nothing of biases: a wrong tensor elsewhere is told as before
     written(src, source_of(src) | {f"{LAYER}.mlp.down_proj.weight_scale": torch.ones(3, 2, dtype=torch.float16)})
-    with pytest.raises(LayoutError, match=r"down_proj.weight_scale` of .* as float16 \[3, 2\], expected float16 \[256, 2\]"):
+    wrong = r"down_proj.weight_scale` of .* as float16 \[3, 2\], expected float16 \[256, 2\]"
+    with pytest.raises(LayoutError, match=wrong):
         load(src)
 
 

@@ -228,7 +228,7 @@ def test_names_of_the_users_own(tmp_path: Path) -> None:
         ("    only: qkv\n", "", "one name, the matrices of module `attention` are qkv, o"),
         ("      down: ", "      up: ", "names for gate_up, up, the matrices of module `mlp_gated` are gate_up, down"),
         ("{matrix}_proj", "mlp_proj", "the name lacks `{matrix}`"),
-        ('output: "model.layers.{layer}.mlp.{matrix}_proj.', 'output: "model.layers.{layer}.mlp.{matrx}_proj.', "`matrx`"),
+        ("{matrix}_proj.", "{matrix}_{matrx}.", "unknown name `matrx`"),
         ("{part}_proj.{tensor}", "{port}_proj.{tensor}", "unknown name `port`"),
         ("{matrix}_proj.{tensor}", "{matrix}_proj", "the name lacks `{tensor}`"),
         ("hidden: hidden_size", "hidden: hidden_size +", "expected a number, a name"),

@@ -264,9 +264,7 @@ class _Binder:
             help=f"`{unit.name}` is made from it, as {group} has it",
         )
 
-    def _params(
-        self, unit: Unit, group: Group, found: Found, shape: _Shape
-    ) -> dict[str, ParamValue] | LayoutError:
+    def _params(self, unit: Unit, group: Group, found: Found, shape: _Shape) -> dict[str, ParamValue] | LayoutError:
         """The first parameters under which the format's tensors are those found; else what differs least."""
         best: list[LayoutError] = []
         least = math.inf

@@ -192,28 +192,33 @@ def worth(kernel: Kernel, matrix: Matrix, groups: Sequence[int], stored: int) ->
     return list(kept)
 
 
-def fits(
+def shapes(
     kernel: Kernel, found: Sequence[Matrix], groups: Sequence[int], stored: Sequence[int], tight: bool
-) -> list[tuple[Fit, ...]]:
-    """The matrices padded to the kernel's tiles, once for each choice of tiles that no other one undercuts.
+) -> list[tuple[Shape, ...]]:
+    """What the matrices may be padded to, once for each choice of tiles that no other one undercuts.
 
     stored: the source's groups. tight: whether a matrix may be padded less along an inner axis than the next one.
     """
-    fronted = [
-        replace(m, k=replace(m.k, front=front_of(m.k.start, m.k.length, group, own)))
-        for m, group, own in zip(found, groups, stored)
-    ]
     least = [max(fronts(m, group, own), default=0) + m.k.widest for m, group, own in zip(found, groups, stored)]
-    shapes = {
-        _shapes(found, tiles, groups, least, joined): None
-        for tiles in product(kernel.accepts.tiles, repeat=len(found))
-        for joined in ((False, True) if tight else (True,))
-    }
-    return [
-        tuple(Fit(widened(m, *shape), group) for m, shape, group in zip(fronted, chosen, groups))
-        for chosen in shapes
-        if not any(other != chosen and _is_within(other, chosen) for other in shapes)
+    inner = [
+        (writes, reads)
+        for writes, m in enumerate(found)
+        for reads, other in enumerate(found)
+        if m.n[0].axis == other.k.axis and not m.n[0].seen
     ]
+    every = product(kernel.accepts.tiles, repeat=len(found))
+    made = {_shapes(found, tiles, groups, least, inner, tight): None for tiles in every}
+    return [one for one in made if not any(other != one and _is_within(other, one) for other in made)]
+
+
+def fitted(
+    found: Sequence[Matrix], groups: Sequence[int], stored: Sequence[int], padded: Sequence[Shape]
+) -> tuple[Fit, ...]:
+    """The matrices with these groups and padded to these extents."""
+    return tuple(
+        Fit(widened(m, *shape, front_of(m.k.start, m.k.length, group, own)), group)
+        for m, group, own, shape in zip(found, groups, stored, padded)
+    )
 
 
 def _is_within(one: Sequence[Shape], other: Sequence[Shape]) -> bool:
@@ -221,34 +226,37 @@ def _is_within(one: Sequence[Shape], other: Sequence[Shape]) -> bool:
 
 
 def _shapes(
-    found: Sequence[Matrix], tiles: Sequence[Tile], groups: Sequence[int], least: Sequence[int], joined: bool
+    found: Sequence[Matrix],
+    tiles: Sequence[Tile],
+    groups: Sequence[int],
+    least: Sequence[int],
+    inner: Sequence[tuple[int, int]],
+    tight: bool,
 ) -> tuple[Shape, ...]:
-    """The least extents with these tiles; `joined`: what one matrix writes along an inner axis the next one reads."""
+    """The least extents with these tiles; inner: which matrix writes the axis that which one reads."""
     n = [tile.n // math.gcd(tile.n, len(m.n)) if m.pad == "part" else tile.n for m, tile in zip(found, tiles)]
     k = [math.lcm(tile.k, max(group, 1)) for tile, group in zip(tiles, groups)]
     at_least = list(least)
-    for writes, m in enumerate(found):
-        for reads, other in enumerate(found):
-            if m.n[0].axis == other.k.axis and not m.n[0].seen:
-                if joined:
-                    n[writes] = k[reads] = math.lcm(n[writes], k[reads])
-                else:
-                    at_least[reads] = max(at_least[reads], up(m.n[0].widest, n[writes]))
-    shapes: list[Shape] = []
+    for writes, reads in inner:
+        if tight:
+            at_least[reads] = max(at_least[reads], up(found[writes].n[0].widest, n[writes]))
+        else:
+            n[writes] = k[reads] = math.lcm(n[writes], k[reads])
+    made: list[Shape] = []
     for m, multiple, k_multiple, k_least in zip(found, n, k, at_least):
         if m.pad == "tail":
             parts = tuple(s.widest for s in m.n)
-            shapes.append((parts, up(sum(parts), multiple), up(k_least, k_multiple)))
+            made.append((parts, up(sum(parts), multiple), up(k_least, k_multiple)))
         else:
             parts = tuple(up(s.widest, multiple) for s in m.n)
-            shapes.append((parts, sum(parts), up(k_least, k_multiple)))
-    return tuple(shapes)
+            made.append((parts, sum(parts), up(k_least, k_multiple)))
+    return tuple(made)
 
 
-def widened(matrix: Matrix, parts: Sequence[int], n: int, k: int) -> Matrix:
-    """The matrix with padded extents: of each part, of all parts, and of k."""
+def widened(matrix: Matrix, parts: Sequence[int], n: int, k: int, front: int = 0) -> Matrix:
+    """The matrix with padded extents: of each part, of all parts, and of k, with what is in front of it."""
     stretches = tuple(replace(s, padded=padded) for s, padded in zip(matrix.n, parts))
-    return replace(matrix, n=stretches, k=replace(matrix.k, padded=k), n_padded=n)
+    return replace(matrix, n=stretches, k=replace(matrix.k, padded=k, front=front), n_padded=n)
 
 
 def tile_of(kernel: Kernel, n: int, k: int) -> Tile | None:
@@ -269,9 +277,8 @@ def cheapest(
     kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int], stored: Sequence[int], tight: bool
 ) -> tuple[Fit, ...]:
     """Of all paddings with these groups the one that stores the fewest bytes, then that with the fewest duties."""
-    made = fits(kernel, found, groups, stored, tight)
     return min(
-        made,
+        (fitted(found, groups, stored, one) for one in shapes(kernel, found, groups, stored, tight)),
         key=lambda chosen: (
             sum(stored_bytes(kernel, params, fit.matrix, fit.group) for fit in chosen),
             sum(fit.duties for fit in chosen),

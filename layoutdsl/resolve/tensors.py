@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
@@ -107,8 +107,15 @@ def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...
         if tensor.when is not None and not _evaluate(tensor.when, scope, key):
             continue
         fields = _with_case(tensor, key, scope)
+        alike: dict[tuple[Stretch, ...], Stored] = {}
         for parts in holdings:
-            found.append(_lay_out(side, matrix, key, fields, parts, scope, apart))
+            held = tuple(matrix.n[part] for part in parts)
+            name = ".".join([matrix.name, *([matrix.parts[parts[0]]] if apart else []), fields.name or key])
+            if held in alike:
+                found.append(replace(alike[held], name=name, parts=parts))
+                continue
+            found.append(_lay_out(side, matrix, key, fields, parts, scope, name))
+            alike[held] = found[-1]
     return tuple(found)
 
 
@@ -207,10 +214,9 @@ def _lay_out(
     tensor: Tensor,
     parts: tuple[int, ...],
     scope: Mapping[str, ParamValue],
-    apart: bool,
+    name: str,
 ) -> Stored:
     code, dtypes = _code(tensor, scope, key)
-    name = ".".join([matrix.name, *([matrix.parts[parts[0]]] if apart else []), tensor.name or key])
     shared = {item.name for item in tensor.order if item.role == "shared"}
     by_part = any(item.name == "p" for item in tensor.order)
     n_split, k_split = (_split(tensor, axis, scope, key) for axis in ("n", "k"))
