@@ -85,13 +85,7 @@ def read_spec(path: Path, *, specs: tuple[str, ...] = ()) -> Spec:
 
     A base is looked for next to the file, in the folders `specs` and among the shipped specs.
     """
-    tree = _tree(path)
-    built = _built(tree, specs)
-    if built is not tree:
-        return _known(built)
-    if id(tree) not in _BY_TREE:
-        _BY_TREE[id(tree)] = tree, _known(tree)  # the tree is kept, so that its id cannot come to mean another one
-    return _BY_TREE[id(tree)][1]
+    return _known(_built(_tree(path), specs))
 
 
 def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
@@ -183,7 +177,6 @@ def _register(spec: Spec, text: str) -> Spec:
 
 _DIGESTS: dict[int, tuple[Spec, str]] = {}
 _BY_DIGEST: dict[str, Spec] = {}
-_BY_TREE: dict[int, tuple[Tree, Spec]] = {}
 _PLAIN_NAME = re.compile(r"\w[\w.-]{0,99}")
 """A name that cannot be a path: a plan may come from anyone, and names its specs."""
 
