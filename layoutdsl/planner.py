@@ -6,8 +6,9 @@
     one group       each rank's share lies inside a group of the checkpoint
     front pad       a rank whose share begins inside a group is padded in front up to where the kernel's group begins
 
-Every rank is padded to the widest. Inside a module no cut at other places stores less: together ranks hold whole groups
-of the kernel, at least as many as the axis has. Matrices that share no inner axis are decided apart.
+Every rank is padded to the widest. Inside a module ranks hold whole groups of the kernel, together at least as many as
+the axis has, so other cuts can save little: of the shapes of public models four could be served in up to 2.4 % fewer
+bytes, by ranks of several widths. Matrices that share no inner axis are decided apart.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from layoutdsl.model import Kernel
 from layoutdsl.pairs import Request, cut_matrices, is_tight, sides
 from layoutdsl.resolve import (
     CHOICES,
+    Cut,
     Fit,
     Matrix,
     Ranks,
     Side,
-    dealt,
     fitted,
     groups_of,
     named,
@@ -160,7 +161,7 @@ def _may_store_less(request: Request, grains: dict[str, int], known: Choice) -> 
         k, grain = fit.matrix.k, grains.get(fit.matrix.k.axis)
         if k.seen or k.shared is None or grain is None:
             continue
-        widest = dealt(k.size, k.shared.ranks, 0, grain)[1]
+        widest = Cut(k.shared.ranks, k.size, grain).widest
         writers = [m for m in (fit.matrix for fit in known.fits) if m.n[0].axis == k.axis]
         least = min(tile.k for tile in kernel.accepts.tiles)
         shares = [min(tile.n // math.gcd(tile.n, len(m.n)) for tile in kernel.accepts.tiles) for m in writers]

@@ -618,8 +618,8 @@ EXAMPLES = (
         "equal shares would end inside a kernel's group, in an axis that nobody outside sees",
         "Ranks hold whole groups of the kernel, dealt as evenly as can be, and every rank is padded to the widest: "
         "1,408 features are 22 groups of 64, three for six ranks and two for the other two. This is for the inner axis "
-        "of an MLP, whose cuts nobody sees outside. Ranks together store at least the groups that there are, so no "
-        "other cut stores less.",
+        "of an MLP, whose cuts nobody sees outside. Ranks together store at least the groups that there are, so "
+        "that no other cut at their borders stores less.",
         {"": MOE.format(1408, 128, 8)},
         ("w2 k", "w13 n"),
         "uneven",

@@ -100,11 +100,14 @@ def span(start: int, end: int, stored: int, group: int, front: int = 0) -> float
 @lru_cache(maxsize=4096)
 def widest(size: int, ranks: int, stored: int, group: int) -> float:
     """The least, over all grains, of the span of the rank that has the most. Whole grains are dealt evenly, the first
-    ranks one more; the last grain may be short. Where there are groups, grains divide them."""
+    ranks one more; the last grain may be short, and if it alone is left over, the last rank has it. Where there are
+    groups, grains divide them."""
     found = []
     for grain in (grain for grain in range(1, max(stored, size) + 1) if stored % grain == 0):
         dealt = [len(range(rank, -(-size // grain), ranks)) * grain for rank in range(ranks)]
-        borders = [min(border, size) for border in (0, *accumulate(dealt))]
+        is_alone = len(set(dealt)) > 1 and dealt.count(max(dealt)) == 1 < dealt[0] // grain and size % grain
+        order = dealt[::-1] if is_alone else dealt
+        borders = [min(border, size) for border in (0, *accumulate(order))]
         found.append(max(span(start, end, stored, group) for start, end in zip(borders, borders[1:])))
     return min(found)
 

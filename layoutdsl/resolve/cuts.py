@@ -8,16 +8,20 @@ from functools import lru_cache
 
 def dealt(size: int, count: int, rank: int, grain: int) -> tuple[int, int]:
     """(start, length) of a rank's share: whole grains, as even as can be, the first ranks one more; the last grain may
-    be short.
+    be short. A short one that is the only one left over goes to the last rank: then that is the widest, and by less.
 
-        >>> [dealt(100, 3, rank, 16) for rank in range(3)]    # 7 grains
-        [(0, 48), (48, 32), (80, 20)]
+        >>> [dealt(100, 3, rank, 12) for rank in range(3)]    # 9 grains
+        [(0, 36), (36, 36), (72, 28)]
+        >>> [dealt(100, 3, rank, 16) for rank in range(3)]    # 7 grains, the last of 4
+        [(0, 32), (32, 32), (64, 36)]
     """
     if not grain:
         return rank * (size // count), size // count
     each, more = divmod(-(-size // grain), count)
-    first = rank * each + min(rank, more)
-    start, end = (min(at * grain, size) for at in (first, first + each + (rank < more)))
+    late = more == 1 and each > 0 and size % grain > 0
+    first = rank * each + (0 if late else min(rank, more))
+    one_more = rank == count - 1 if late else rank < more
+    start, end = (min(at * grain, size) for at in (first, first + each + one_more))
     return start, end - start
 
 
@@ -68,8 +72,8 @@ class Cut:
 
     @property
     def widest(self) -> int:
-        """The most that a rank holds: the first ranks have what does not divide."""
-        return self.share(0)[1]
+        """The most that a rank holds: what does not divide has the first, or the last."""
+        return max(self.share(0)[1], self.share(self.ranks - 1)[1])
 
     def all(self) -> tuple[tuple[int, int], ...]:
         """(start, length) of every rank."""

@@ -145,7 +145,7 @@ def test_a12_slices_in_act_order(source, split, rng):
         check(job, rng)
         return
     refusal(
-        lambda: job.plan, "g_idx` orders 128 of the 256 inputs along `k`", "no whole groups", "give the whole tensors"
+        lambda: job.plan, "g_idx` orders 128 of the 256 inputs along `k`", "no whole groups", "with the whole tensors"
     )
 
 
