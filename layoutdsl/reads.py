@@ -211,7 +211,9 @@ def split(plan: Plan) -> tuple[tuple[Span, ...], Plan | None]:
     made = {program.output for program in left} | {target for _, target in passed}
     outputs = tuple(info for info in plan.outputs if info.name in made)
     rest = replace(plan, programs=tuple(left), passed=tuple(passed), outputs=outputs)
-    needed = {name for name, _, _ in _read(rest)}
+    # A check names its tensors even on a rank that holds none of their elements.
+    needed = {name for name, _, _ in _read(rest)} | {check.tensor for check in rest.checks}
+    needed |= {check.other for check in rest.checks}
     return tuple(moved), replace(rest, inputs=tuple(info for info in plan.inputs if info.name in needed))
 
 

@@ -458,3 +458,12 @@ def test_rows_that_alternate_or_go_on_are_one_strip() -> None:
     assert reads._joined(rows) == (Strip((0,), 40),)
     parts = Strip((2,), 4, ((5, (8,)),)), Strip((42,), 4), Strip((50,), 4, ((3, (8,)),))
     assert reads._joined(parts) == (Strip((2,), 4, ((9, (8,)),)),)
+
+
+def test_checks_keep_their_tensors_on_a_rank_that_holds_nothing() -> None:
+    plan = compile_plan("gptq", "gptq", "attention", {"q": 2, "kv": 2, "d": 64, "h": 128}, tp=3, rank=2,
+                        params={"group": 64, "source.act_order": True, "target.act_order": False})  # fmt: skip
+    _, rest = split(plan)
+    assert rest is not None
+    assert {check.tensor for check in rest.checks} | {check.other for check in rest.checks} - {""} <= set(rest.input)
+    rest.run({name: tensor for name, tensor in plans.inputs_of(plan).items() if name in rest.input})
