@@ -174,7 +174,7 @@ def test_c2_imposed_extents_have_a_tile():
         "`w2` would be padded to 192 x 64 (`h` x `i`)",
         "fits no tile of kernel `marlin_fp8_a16` (64 x 128 or 128 x 64)",
     )
-    refusal(plan(i=32, h=192), "`w13` would be padded to 64 x 192", "less than its 128 x 192", "without `padded` it works")
+    refusal(plan(i=32, h=192), "`w13` would be padded to 64 x 192", "less than its 128 x 192", "without `padded`")
     refusal(plan(i=128, H=192), "`moe_gated` has no axis `H` to pad", "did you mean `h`?")
 
 
