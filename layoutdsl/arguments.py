@@ -10,6 +10,9 @@ from layoutdsl.model import Spec
 from layoutdsl.recodes import Habits
 from layoutdsl.resolve import MAX_EXTENT
 
+MOST_RANKS = 4096
+"""More than any one model is spread over."""
+
 
 def check_arguments(
     names: Mapping[str, Any],
@@ -39,8 +42,8 @@ def check_arguments(
         if not _whole(value):
             _wrong(f"`{name}`", "a whole number", value)
     for count in ("tp", "ep"):
-        if ranks[count] < 1:
-            _wrong(f"`{count}`", "at least 1 rank", ranks[count])
+        if not 1 <= ranks[count] <= MOST_RANKS:
+            _wrong(f"`{count}`", f"a number of ranks from 1 to {MOST_RANKS}", ranks[count])
     if habits is not None and not isinstance(habits, Habits):
         _wrong("`habits`", "a layoutdsl.Habits", habits)
     if (
@@ -79,5 +82,5 @@ def _wrong(what: str, expected: str, found: Any) -> NoReturn:
         f"{what} is {shown if len(shown) <= 60 else type(found).__name__}, {expected} is needed",
         code="LP100",
         name="wrong-argument",
-        help="see the docstring of compile_plan",
+        help="give that instead; compile_plan's docstring lists all arguments",
     )

@@ -444,6 +444,9 @@ class Builder:
         padded = target_mode(self.request) == "padded"
         if self.orders[matrix.name] is not None and k.seen:
             self.duties.append(Duty("gather_input", matrix.name, k.axis, tensor=f"{matrix.name}.k_perm"))
+        for s in (*(dict.fromkeys(matrix.n)), k) if padded else ():
+            if s.seen and s.widest > s.length and not (s is k and self.orders[matrix.name] is not None):
+                self.duties.append(Duty("lacks", matrix.name, s.axis, length=s.widest, rest=s.widest - s.length))
         width = k.length if self.orders[matrix.name] is not None else k.widest
         if padded and k.seen and k.padded > width:
             rest = k.padded - k.front - width

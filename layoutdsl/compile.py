@@ -279,7 +279,14 @@ def _check_slots(module: Module, sizes: Mapping[str, int | tuple[int, ...]], slo
     """Every expert has a place, and every place an expert that is there."""
     if not slots:
         return
-    total = sizes.get(module.experts or "", 0)
+    if not module.experts:
+        raise LayoutError(
+            f"module `{module.name}` has no experts, but a map of {len(slots)} places for them is given",
+            code="LP114",
+            name="expert-map",
+            help="leave the map out",
+        )
+    total = sizes.get(module.experts, 0)
     count = total if isinstance(total, int) else 0
     missing = sorted({*range(count)} - {*slots})
     strange = next((expert for expert in slots if not isinstance(expert, int) or not 0 <= expert < count), None)

@@ -114,6 +114,14 @@ def _why(plan: Plan, extent: Extent) -> Iterator[str]:
     if extent.padded == extent.length:
         return
     more = f"{extent.padded - extent.length:,} more"
+    if extent.part == "*":
+        parts = [one for one in plan.extents if (one.matrix, one.role) == (extent.matrix, "n") and one.part != "*"]
+        slots = sum(part.padded for part in parts)
+        if slots > extent.length:
+            yield f"{slots - extent.length:,} more, as the widest rank has"
+        if extent.padded == slots:
+            return
+        more = f"{extent.padded - slots:,} more"
     # Ranks hold `held` times the axis together: one that holds less than its share is not the widest.
     if extent.part != "*" and extent.length * plan.ranks.tp < extent.size * extent.held:
         more += ", as the widest rank has"

@@ -205,8 +205,10 @@ class Duty:
     """What the caller must do around the matrix at run time.
 
     pad_input: give it `front` zeros before and `rest` after x along k; slice_output: keep `length` outputs;
-    write_zeros: what computes the input writes `rest` zeros beyond the outputs of the matrix before; gather_input: take
-    x in the order of the output `tensor`; sum_over_ranks: add the ranks' outputs.
+    write_zeros: what computes the input writes `rest` zeros beyond the outputs of the matrix before;
+    lacks: other ranks hold more heads than this one, which computes as many, `length` elements with the last `rest` of
+    heads that it lacks (as outputs they are zeros, as inputs anything); gather_input: take x in the order of the output
+    `tensor`; sum_over_ranks: add the ranks' outputs.
     """
 
     __pydantic_config__ = STRICT
@@ -225,6 +227,8 @@ class Duty:
             "slice_output": f"{self.matrix}: keep the first {self.length} of its outputs along {self.axis}",
             "write_zeros": f"{self.matrix}: the activation writes {self.rest} zeros along {self.axis} beyond what it "
             "computes",
+            "lacks": f"{self.matrix}: have {self.length} along {self.axis}, as the widest rank has; the last "
+            f"{self.rest} are of heads that this rank lacks",
             "gather_input": f"{self.matrix}: take its input along {self.axis}, of all ranks, in the order of "
             f"`{self.tensor}`",
             "sum_over_ranks": f"{self.matrix}: add up the outputs of all tensor-parallel ranks",

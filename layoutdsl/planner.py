@@ -4,11 +4,12 @@
     finer groups    the kernel gets smaller groups than the checkpoint has; each scale stands for several
     uneven          ranks hold whole groups of the kernel (or whole heads), as many as can be dealt evenly
     one group       each rank's share lies inside a group of the checkpoint
-    front pad       a rank whose share begins inside a group is padded in front up to where the kernel's group begins
+    front pad       a rank whose share begins inside a group is padded in front, from where the kernel's group begins
 
 Every rank is padded to the widest. Inside a module ranks hold whole groups of the kernel, together at least as many as
 the axis has, so other cuts can save little: of the shapes of public models four could be served in up to 2.4 % fewer
-bytes, by ranks of several widths. Matrices that share no inner axis are decided apart.
+bytes, by ranks of several widths. Zeros in front of an inner axis, which an activation would have to write, are not
+considered. Matrices that share no inner axis are decided apart.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
             if first and served and not _may_store_less(request, grains, served[0]):
                 continue
             try:
-                served += _choices(request, grains, names, served, all=not first)
+                served += _choices(request, grains, names, served, every=not first)
                 served.sort(key=lambda choice: choice.rank)
             except LayoutError as error:
                 # That equal shares are none is no reason while others may be.
@@ -149,7 +150,8 @@ def _grains(request: Request, found: Sequence[Matrix]) -> Iterator[dict[str, int
         yield {axis: 1}
         return
     accepted = [group for group in request.target.accepts.groups if group > 0 and stored % group == 0]
-    shares = [grain for grain in range(stored, 0, -1) if stored % grain == 0]
+    below = [divisor for divisor in range(1, math.isqrt(stored) + 1) if stored % divisor == 0]
+    shares = sorted({*below, *(stored // divisor for divisor in below)}, reverse=True)
     yield from ({axis: grain} for grain in dict.fromkeys([*sorted(accepted, reverse=True), *shares]))
 
 
@@ -165,7 +167,9 @@ def _may_store_less(request: Request, grains: dict[str, int], known: Choice) -> 
         writers = [m for m in (fit.matrix for fit in known.fits) if m.n[0].axis == k.axis]
         least = min(tile.k for tile in kernel.accepts.tiles)
         shares = [min(tile.n // math.gcd(tile.n, len(m.n)) for tile in kernel.accepts.tiles) for m in writers]
-        if up(widest, least) < k.padded or (fit.group and widest <= stored) or 0 < fit.group < grain:
+        # A coarser group, or one for all, has fewer scales.
+        coarser = 0 < fit.group < grain or (fit.group and widest <= stored)
+        if coarser or up(widest, least) < k.padded:
             return True
         return any(up(widest, share) < m.n[0].padded for share, m in zip(shares, writers))
     return True
@@ -176,10 +180,10 @@ def _cut_axes(request: Request) -> set[str]:
 
 
 def _choices(
-    request: Request, grains: dict[str, int], names: Sequence[str], known: Sequence[Choice], *, all: bool
+    request: Request, grains: dict[str, int], names: Sequence[str], known: Sequence[Choice], *, every: bool
 ) -> list[Choice]:
-    """The choices with these grains; unless all are wanted, without those whose codes alone are more than a known one.
-    """
+    """The choices with these grains; unless every one is wanted, without those whose codes alone take more bytes than a
+    known one."""
     kernel, (source, target) = request.target, sides(request)
     assert isinstance(kernel, Kernel)
     found = [m for m in cut_matrices(replace(request, grains=grains) if grains else request) if m.name in names]
@@ -195,7 +199,7 @@ def _choices(
     made.sort(key=lambda one: one[0])
     served: list[Choice] = []
     for codes, groups, padded in made:
-        best = None if all else min((*known, *served), key=lambda choice: choice.bytes, default=None)
+        best = None if every else min((*known, *served), key=lambda choice: choice.bytes, default=None)
         if best is not None and codes * _bytes_of_a_code(target, best.fits[0]) > best.bytes:
             break
         chosen = fitted(found, groups, stored, padded)

@@ -25,6 +25,9 @@ from layoutdsl.planner import Choice, choices, decided
 from layoutdsl.resolve import Fit, Matrix, Ranks, dealt, stored_bytes, stored_group, widened, with_extents
 from layoutdsl.resolve.padding import front_of
 
+NEAR = 16
+"""How many numbers of ranks below one's own are tried one by one."""
+
 MUCH = Fraction(1, 10)
 """Of what is stored, so much padding is worth other ranks."""
 
@@ -158,14 +161,13 @@ def on(request: Request, ranks: Ranks) -> Request:
         fit = request.fitted[matrix.name]
         own = 0 if source.mode == "padded" else stored_group(source, matrix)
         front = front_of(matrix.k.start, matrix.k.length, fit.group, own)
-        cut = replace(matrix, k=replace(matrix.k, front=front))
-        wide = widened(cut, [s.padded for s in fit.matrix.n], fit.matrix.n_padded, fit.matrix.k.padded)
+        wide = widened(matrix, [s.padded for s in fit.matrix.n], fit.matrix.n_padded, fit.matrix.k.padded, front)
         fitted[matrix.name] = replace(fit, matrix=wide)
     return replace(request, ranks=ranks, fitted=fitted)
 
 
 def everywhere(request: Request) -> Price:
-    """What all ranks store together. Ranks that hold as much behind as much padding store the same."""
+    """What all ranks store together. Ranks that hold as much behind as much padding in front store the same."""
     ranks = request.ranks
     counts: dict[tuple[object, ...], int] = {}
     prices: dict[tuple[object, ...], Price] = {}
@@ -256,14 +258,15 @@ def lighter(asked: Request) -> tuple[Ranks, Price] | None:
 
 
 def _fewer(request: Request) -> Iterator[Ranks]:
-    """The nearest first."""
+    """The nearest first: as many ranks in all, then fewer, one by one as far as NEAR, then those that divide."""
     tp, ep, module = request.ranks.tp, request.ranks.ep, request.module
     shares = [tp // by for by in range(2, tp + 1) if tp % by == 0]
     if "ep" in module.ranks:
         total = request.sizes.get(module.experts or "", 0)
         most = request.places or (total if isinstance(total, int) else 0)
         yield from (Ranks(share, 0, ep * tp // share) for share in shares if ep * tp // share <= most)
-    yield from (Ranks(share, 0, ep) for share in shares)
+    near = range(tp - 1, max(tp - 1 - NEAR, 0), -1)
+    yield from (Ranks(count, 0, ep) for count in dict.fromkeys((*near, *shares)))
 
 
 def _free(request: Request) -> Request:

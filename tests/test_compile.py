@@ -114,8 +114,8 @@ def test_refusals(options, message):
     [
         ({"tp": 1.0}, "`tp` is 1.0, a whole number is needed"),
         ({"tp": True}, "`tp` is True, a whole number is needed"),
-        ({"tp": 0}, "`tp` is 0, at least 1 rank is needed"),
-        ({"ep": -1}, "`ep` is -1, at least 1 rank is needed"),
+        ({"tp": 0}, "`tp` is 0, a number of ranks from 1 to 4096 is needed"),
+        ({"ep": -1}, "`ep` is -1, a number of ranks from 1 to 4096 is needed"),
         ({"rank": None}, "`rank` is None, a whole number is needed"),
         ({"sizes": [64, 64]}, "`sizes` is [64, 64], a mapping from axis to value is needed"),
         ({"sizes": {"n": "64", "k": 64}}, "`sizes['n']` is '64', a whole number, or a list of widths is needed"),

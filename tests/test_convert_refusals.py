@@ -179,7 +179,7 @@ def test_a_missing_or_broken_config_is_refused(tmp_path: Path) -> None:
         ({"ep": 5}, "`.*experts`: axis `e` has 4 experts, too few for 5 expert-parallel ranks"),
         ({"experts": (0, 1, 2)}, "`.*experts`: the map of experts has no place for expert 3; module `moe_gated` has 4"),
         ({"experts": (0, 1, 2, 3, 4)}, "`.*experts`: the map of experts has expert 4; module `moe_gated` has 4"),
-        ({"experts": (0, 1, 2, 3, 0), "ep": 6}, "`.*experts`: axis `e` has 5 experts, too few for 6"),
+        ({"experts": (0, 1, 2, 3, 0), "ep": 6}, "`.*experts`: axis `e` has 5 places for experts, too few for 6"),
         ({"tp": 2, "rank": 2}, "rank 2 of 2 ranks does not exist"),
         ({"tp": 2, "ep": 2, "rank": 4}, "rank 4 of 4 ranks does not exist"),
         ({"tp": 2, "rank": -1}, "rank -1 of 2 ranks does not exist"),

@@ -130,6 +130,21 @@ def test_markdown_is_a_table_with_as_many_cells_in_each_row() -> None:
     assert lines[-1] == "**12 of 12 accepted**"
 
 
+@pytest.mark.parametrize("name", ["a", "sixsix", "longer_than_family"])
+def test_columns_begin_below_their_heads(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(f"{name}: {{hidden: 1024, intermediate: 4096}}\n")
+    lines = text_of(covered(families(str(path), "fp8", {}, (), ()), ((1, 1), (2, 1)))).splitlines()
+    width = max(len("family"), len(name)) + 2
+    assert lines[2] == (
+        "in each cell: the choice, padding as a share of what would be stored without it, bytes on the widest rank"
+    )
+    assert lines[4:6] == [
+        f"{'family':<{width}}tp 1                tp 2",
+        f"{name:<{width}}even 0.0 % 12.6 MB  even 0.0 % 6.3 MB",
+    ]
+
+
 def test_several_processes_say_the_same() -> None:
     asked = families(str(PUBLIC), "fp8", {}, (), ())
     few = replace(asked, rows=asked.rows[:30])
@@ -310,7 +325,94 @@ def test_bytes_on_a_rank_count_one_of_all_alternatives(tmp_path: Path) -> None:
     dense = {key for key, line in zip(size, found.lines) if line.row.alternative not in ("", "experts")}
     assert dense and "experts" in size
     assert found.total(0) == sum(each for key, each in size.items() if key not in dense)
-    assert "config.json does not say which layers have which of these" in text_of(found)
+    assert text_of(found).splitlines()[-3] == (
+        "layoutdsl does not work out from config.json which layers have which of these; the sum takes the largest "
+        "everywhere, so it is the most that a rank can need of them: "
+        "model.layers.{0..1}.mlp or model.layers.{0..1}.mlp.experts"
+    )
+
+
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "torch_dtype": "bfloat16", "hidden_size": 7168,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61, "first_k_dense_replace": 3,
+    "num_nextn_predict_layers": 1, "num_attention_heads": 128, "num_key_value_heads": 128, "n_shared_experts": 1,
+    "n_routed_experts": 256, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "vocab_size": 129280,
+    "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                            "weight_block_size": [128, 128]},
+}  # fmt: skip
+EH_PROJ = 7168 * 2 * 7168 * 2
+
+
+@pytest.mark.parametrize("further", [1, None])
+def test_what_a_model_may_lack_is_in_no_sum(further: int | None, tmp_path: Path) -> None:
+    config = DEEPSEEK_V3 | {"num_nextn_predict_layers": further}
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    found = covered(folder(str(tmp_path), None, {}, (), ()), ((1, 1), (8, 1)))
+    layers, h = (62, 7168) if further else (61, 7168)
+
+    def fp8(*weights: int) -> int:  # a byte each, and two for every 128 of them
+        return sum(weights) * 130 // 128
+
+    shared = [128 * 192 * h, 128 * 256 * 512, h * 128 * 128, 256 * 3 * 2048 * h, 3 * 2048 * h]  # ranks share them
+    router = 256 * h * 2
+    assert [found.total(0), found.total(1)] == [
+        layers * (fp8(*shared) // tp + fp8(576 * h) + router) for tp in (1, 8)
+    ] == ([732732721152, 92018173952] if further else [720914451456, 90534009856])  # fmt: skip
+
+    (apart,) = (line for line in found.lines if line.row.maybe)
+    where = f"model.layers.{{0..{layers - 1}}}"
+    assert (apart.row.name, apart.row.count) == (f"{where}.eh_proj", 1)
+    assert [cell.widest for cell in apart.cells] == [EH_PROJ, EH_PROJ] == [205520896] * 2
+
+    lines = text_of(found).splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("on a rank, at most"))
+    assert lines[at + 1].split("  ")[0] == f"may be there: {where}.eh_proj"
+    assert lines[at + 1].count("205.5 MB") == 2 and not lines[at + 2]
+    note = "a model may lack these; their bytes are those of one, and the sum leaves them out"
+    assert lines[-4:] == [
+        "layoutdsl does not work out from config.json which layers have which of these; the sum takes the largest "
+        f"everywhere, so it is the most that a rank can need of them: {where}.self_attn.q_proj or "
+        f"{where}.self_attn.q_a_proj; {where}.mlp or {where}.mlp.experts",
+        f"{note}: {where}.eh_proj",
+        "embeddings, norms and what else is copied whole come on top: config.json does not state their sizes",
+        "22 of 22 accepted",
+    ]
+    assert f"| may be there: `{where}.eh_proj` | as it is · 0.0 % · 205.5 MB |" in markdown_of(found)
+    tree = json.loads(json_of(found))
+    assert tree["rank_bytes"] == [found.total(0), found.total(1)]
+    assert [row["name"] for row in tree["rows"] if row["maybe"]] == [f"{where}.eh_proj"]
+
+
+def test_what_stands_beside_a_unit_that_may_be_missing_may_be_missing_too(tmp_path: Path) -> None:
+    """But a number that only such units need says that they are there."""
+
+    def apart(name: str) -> tuple[set[str], set[str]]:
+        config = json.loads((FIXTURES / "names" / f"{name}.json").read_text())["config"]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        rows = folder(str(tmp_path), "gptq", {}, (), ()).rows
+        keys = [{row.needs[0][0] for row in rows if row.maybe is maybe} for maybe in (True, False)]
+        return keys[0], keys[1]
+
+    further = {"mtp", "mtp_qkv", "mtp_o", "mtp_router", "mtp_experts", "mtp_shared"}
+    assert apart("Qwen3NextForCausalLM")[0] == further | {"mtp_shared_weight"}
+    assert apart("NemotronHForCausalLM")[0] == further
+    maybe, there = apart("NemotronHForCausalLM_latent")
+    assert maybe == further | {"mtp_to_latent", "mtp_from_latent"}
+    assert there >= {"to_latent", "from_latent", "experts", "router", "shared"}
+    assert apart("LlamaForCausalLM")[0] == apart("Qwen3MoeForCausalLM")[0] == set()
+
+
+def test_heads_that_leave_a_rest_have_a_way_out(tmp_path: Path) -> None:
+    heads = {"hidden_size": 2048, "num_attention_heads": 30, "num_key_value_heads": 30}
+    path = only_config("qwen3_moe_w4a16", tmp_path, head_dim=None, **heads)
+    with pytest.raises(LayoutError) as caught:
+        folder(path, None, {}, (), ())
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.message) == ("LP215", "the numbers of config.json do not fit: 2048 / 30 leaves a rest")
+    assert found.help == "state `head_dim` in config.json"
+    asked = folder(only_config("qwen3_moe_w4a16", tmp_path, head_dim=64, **heads), None, {}, (), ())
+    assert dict(asked.rows[0].needs[0][1].sizes)["d"] == 64
 
 
 def test_a_model_that_is_not_quantized_needs_a_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -310,6 +310,19 @@ def test_prices(asked: dict[str, Any], lines: list[str]) -> None:
     assert [line for line in lines if line not in found] == []
 
 
+def test_front_pads_differ_over_ranks_and_so_do_scales() -> None:
+    """A rank in front of whose inputs nothing stands has a group of scales more behind them."""
+    plans = [compile_plan("fp8_block", "marlin_fp8_a16", "attention", {"q": 18, "kv": 3, "d": 80, "h": 224}, tp=3,
+                          rank=rank) for rank in range(3)]  # fmt: skip
+    assert [sum(row[-1] for row in explain.padding(plan)) for plan in plans] == [77_568, 77_120, 77_120]
+    assert all("231,808 bytes added on all ranks" in plan.explain() for plan in plans)
+
+
+def test_fewer_ranks_are_tried_one_by_one() -> None:
+    plan = compile_plan("fp8_block", "marlin_fp8_a16", "mlp_gated", {"i": 2304, "h": 1024}, tp=7)
+    assert "with --tp 6" in plan.explain()
+
+
 def test_a_front_pad_and_ranks_that_hold_nothing() -> None:
     """The second rank's heads begin at 216. The next group of 128 begins at 256, 40 later, and groups of 64 must too:
     24 are padded in front."""

@@ -6,6 +6,7 @@ fixtures/models.yaml.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,21 @@ def test_shares_are_dealt_evenly_and_leave_nothing_out(size: int, count: int, gr
     assert grains == sorted(grains, reverse=not late)
     last = [*[len(range(rank, sum(grains), count)) for rank in range(count)]]
     assert max(length for _, length in shares) <= max(last) * grain
+
+
+def test_a_rank_that_lacks_heads_is_told_so() -> None:
+    """Ranks 1 and 3 have three of the four query heads that ranks 0 and 2 have."""
+    sizes = {"q": 14, "kv": 2, "d": 72, "h": 1024}
+    plans = all_ranks("gptq", "marlin_int4_a16", "attention", sizes, 4, {})
+    lacks = [[(duty.matrix, duty.axis, duty.length, duty.rest) for duty in plan.duties if duty.kind == "lacks"]
+             for plan in plans]  # fmt: skip
+    assert lacks == [[], [("qkv", "q", 288, 72), ("o", "q", 288, 72)]] * 2
+
+
+def test_a_huge_group_is_decided_at_once() -> None:
+    start = time.process_time()
+    compile_plan("gptq", "marlin_int4_a16", "mlp_gated", {"i": 2**40, "h": 128}, params={"group": 2**30}, tp=7)
+    assert time.process_time() - start < 5
 
 
 def test_what_is_asked_for_is_done() -> None:

@@ -158,6 +158,17 @@ def test_a_missing_or_doubled_or_foreign_rank_is_found() -> None:
     assert broken_by([a, b, other, d]) == "the plans of rank 0 and 1 differ in their sizes"
 
 
+def test_maps_of_experts_that_contradict_each_other_are_found() -> None:
+    """Place 0 on two tensor-parallel ranks must be one expert: their sums are of the same experts."""
+    sizes = {"e": 2, "i": 256, "h": 256}
+    plans = [compile_plan("gptq", "marlin_int4_a16", "moe_gated", sizes, tp=2, rank=rank, experts=experts)
+             for rank, experts in enumerate([(0, 1), (1, 0)])]
+    assert broken_by(plans) == "the ranks with expert-parallel rank 0 hold different experts"
+    text = compile_plan("gptq", "marlin_int4_a16", "moe_gated", sizes, experts=(0, 1, 0)).to_json()
+    with pytest.raises(LayoutError, match="no place is left for one of the experts"):
+        Plan.from_json(text.replace('"slots":[0,1,0]', '"slots":[0,0,0]'))
+
+
 @pytest.mark.parametrize("name", ["gptq", "awq", "fp8_block", "gpt_oss", "qkv", "split_k"])
 def test_the_identity_itself_misses_a_rank(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were nobody to count ranks, what they read would still tell."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from layoutdsl.arguments import MOST_RANKS
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.names import own_params
 from layoutdsl.choose import kernel_for
@@ -18,9 +19,6 @@ from layoutdsl.resolve import Ranks, bind, held_matrices, matrices
 
 OWN = {"parts": "stacked", "transposed": False}
 """How a layer that is not quantized is written: its parts in one tensor, outputs before inputs."""
-
-MOST_RANKS = 65536
-"""More than any machine has; a plan is made for each."""
 
 
 def every_rank(tp: int, ep: int) -> tuple[Ranks, ...]:

@@ -3,7 +3,8 @@
 Names of the architecture say which units there are and how large; `quantization_config` says their format, as for
 `inspect`. What only the files tell is taken as is usual: parameters that config.json does not state have their
 defaults, layers that a quantizer may leave out (a router) are as they were, and of alternatives (a dense MLP or
-experts) all whose sizes are stated are there.
+experts) all whose sizes are stated are there. What a model may lack altogether (a layer that predicts further tokens)
+has a row that tells of one, and is in no sum.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from layoutdsl.checkpoints.quantization import Declared, Group, declared
 from layoutdsl.checkpoints.report import folded
 from layoutdsl.coverage.needs import Asked, Need, Row, side
 from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.grammar import Expr
 from layoutdsl.library import load_spec
 from layoutdsl.model import Checkpoint, ParamValue
 from layoutdsl.resolve import bind
@@ -47,7 +49,7 @@ def folder(
     architecture = architecture_of(config)
     names = for_architecture(architecture, specs)
     formats, kernel_params = _formats(config, named, params, specs)
-    reader = _Reader(names, architecture, Sizes(names, config), formats, dtype_of(config), specs)
+    reader = _Reader(names, architecture, _Numbers(names, config), formats, dtype_of(config), specs)
     planner = Planner((), kernels_asked(to, specs), specs, dtype_of(config), kernel_params)
     rows = [_row(jobs, reader, planner) for jobs in reader.alike()]
     _check_known(kernel_params, rows, specs)
@@ -74,9 +76,13 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.choice and row.alternative == row.needs[0][0]:
             choices.setdefault(row.choice, {}).setdefault(row.alternative, row.name)
-    for ways in choices.values():
-        if len(ways) > 1:
-            yield f"config.json does not say which layers have which of these, the files do: {', '.join(ways.values())}"
+    if several := [" or ".join(ways.values()) for ways in choices.values() if len(ways) > 1]:
+        yield (
+            "layoutdsl does not work out from config.json which layers have which of these; the sum takes the "
+            f"largest everywhere, so it is the most that a rank can need of them: {'; '.join(several)}"
+        )
+    if apart := [row.name for row in rows if row.maybe]:
+        yield f"a model may lack these; their bytes are those of one, and the sum leaves them out: {', '.join(apart)}"
     yield "embeddings, norms and what else is copied whole come on top: config.json does not state their sizes"
 
 
@@ -106,6 +112,27 @@ def _formats(
 def _path_of(spec: Checkpoint, named: str, specs: tuple[str, ...]) -> Path:
     paths = (path for path in library.files(specs) if path.stem == named)
     return next(paths, Path(named))
+
+
+class _Numbers(Sizes):
+    """Numbers of config.json; one that cannot be worked out says what to state instead."""
+
+    def __getitem__(self, name: str) -> int:
+        try:
+            return super().__getitem__(name)
+        except LayoutError as error:
+            if error.help is not None:
+                raise
+            finding = error.diagnostics[0]
+            stated = [f"`{key}`" for way in self.names.config[name] for key in _alone(way) if key not in self.stated]
+            help = f"state {' or '.join(stated)} in config.json" if stated else "correct config.json"
+            raise LayoutError.of([replace(finding, help=help)]) from None
+
+
+def _alone(way: Expr) -> list[str]:
+    """The key of config.json that states a number by itself; none where it is worked out of several."""
+    keys = [key for key, _, _ in way.names()]
+    return keys if len(keys) == 1 else []
 
 
 MOST_LAYERS = 4096
@@ -176,6 +203,33 @@ class _Reader:
             return False
         return (there.choice is None and not there.maybe) or self._is_stated(key)
 
+    def may_lack(self, key: str) -> bool:
+        """Whether a model may have none of a unit that `_is_there`: names say so, and config.json states no number
+        that is for such units alone; or so it is of all that the unit stands beside. An alternative counts as there."""
+        there = self.names.units[key].there
+        if there.choice is not None:
+            return False
+        if there.maybe and not self._used(key) - self._always_used:
+            return True
+        beside = [other for other in there.with_ if self._is_there(other)]
+        return bool(beside) and all(map(self.may_lack, beside))
+
+    def _used(self, key: str) -> set[str]:
+        """Numbers that a unit's sizes are worked out of."""
+        sizes = self.names.units[key].sizes.values()
+        return {name for each in sizes for size in each for name, _, _ in size.names()}
+
+    @cached_property
+    def _always_used(self) -> set[str]:
+        """Numbers that units need which no `maybe` concerns."""
+        units = self.names.units
+
+        def is_sure(key: str) -> bool:
+            there = units[key].there
+            return there.choice is not None or not (there.maybe or (there.with_ and not any(map(is_sure, there.with_))))
+
+        return set[str]().union(*(self._used(key) for key in units if is_sure(key)))
+
     def _is_stated(self, key: str) -> bool:
         try:
             Unit(key, self.names.units[key], ()).sizes(self.numbers)
@@ -232,7 +286,9 @@ def _row(jobs: Sequence[Job], reader: _Reader, planner: Planner) -> Row:
         job.only,
     )  # fmt: skip
     choice, alternative = _choice(names, job.unit.key)
-    return Row(folded([one.unit for one in jobs]), ((job.unit.key, need),), len(jobs), choice, alternative)
+    maybe = reader.may_lack(job.unit.key)
+    count = 1 if maybe else len(jobs)
+    return Row(folded([one.unit for one in jobs]), ((job.unit.key, need),), count, choice, alternative, maybe)
 
 
 def _choice(names: Names, key: str) -> tuple[str, str]:

@@ -49,7 +49,8 @@ class Row:
     """A family with all that one of its layers needs, or units of a checkpoint that look alike.
 
     needs: what each is called, and the need. count: how many there are of it in the model. choice: of rows that name
-    the same choice, one alternative is there in each layer.
+    the same choice, one alternative is there in each layer. maybe: the model may have none of it; then the row tells
+    of one, and no sum counts it.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Row:
     count: int = 1
     choice: str = ""
     alternative: str = ""
+    maybe: bool = False
 
 
 @dataclass(frozen=True)

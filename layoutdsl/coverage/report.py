@@ -8,11 +8,14 @@ from typing import Any
 
 from layoutdsl.checkpoints.progress import in_bytes
 from layoutdsl.coverage.needs import Row
-from layoutdsl.coverage.table import Cell, Count, Coverage, Outcome
+from layoutdsl.coverage.table import Cell, Count, Coverage, Line, Outcome
 from layoutdsl.errors import Diagnostic
 
 SHORT = {"finer groups": "finer", "one group a rank": "one group"}
 """Names of choices that are too long for a table."""
+
+MAYBE = "may be there: "
+"""Before the name of a row that is in no sum."""
 
 FORM = 1
 """Version of the JSON form."""
@@ -52,15 +55,17 @@ def percent(overhead: float) -> str:
 def _head(found: Coverage) -> Iterator[str]:
     yield found.asked.title
     yield f"{found.asked.source}, to {', '.join(found.kernels) or 'nothing'}"
-    yield "in each cell: the choice, padding over all else that ranks store, bytes on the widest rank"
+    yield "in each cell: the choice, padding as a share of what would be stored without it, bytes on the widest rank"
 
 
 def _table(found: Coverage) -> Iterator[str]:
     """For each number of ranks what is chosen, how much padding that is, and bytes on the widest rank."""
-    rows = [(line.row.name, *(_cells(cell, line.row) for cell in line.cells)) for line in found.counted]
+    lines = [(line.row, (line.row.name, *(_cells(cell, line.row) for cell in line.cells))) for line in found.counted]
+    rows = [cells for row, cells in lines if not row.maybe]
     if found.asked.summed:
         rows.append(("on a rank, at most", *(_sum(found, at) for at in range(len(found.counts)))))
-    width = max(len(row[0]) for row in rows)
+    rows += [(f"{MAYBE}{name}", *cells) for row, (name, *cells) in lines if row.maybe]
+    width = max(len(found.asked.kind), *(len(row[0]) for row in rows))
     widths = [[max(len(row[at][sub]) for row in rows) for sub in range(3)] for at in range(1, len(rows[0]))]
     heads = [column(count, found.counts) for count in found.counts]
     wide = [max(len(head), sum(subs) + 2) for head, subs in zip(heads, widths)]
@@ -119,15 +124,19 @@ def _markdown(found: Coverage) -> Iterator[str]:
         heads = [found.asked.kind, *(column(count, found.counts) for count in found.counts)]
         yield _row(heads)
         yield "|---|" + "---:|" * len(found.counts)
-        for line in found.counted:
-            cells = (_cells(cell, line.row) for cell in line.cells)
-            yield _row([f"`{line.row.name}`", *(" · ".join(filter(None, cell)) for cell in cells)])
+        yield from (_row_of(line, "") for line in found.counted if not line.row.maybe)
         if found.asked.summed:
             yield _row(["on a rank, at most", *(_sum(found, at)[2] for at in range(len(found.counts)))])
+        yield from (_row_of(line, MAYBE) for line in found.counted if line.row.maybe)
         yield ""
     for line in _below(found):
         yield f"  - {line.strip()}" if line.startswith("  ") else f"- {line}"
     yield from ("", f"**{last_line(found)}**")
+
+
+def _row_of(line: Line, before: str) -> str:
+    cells = (_cells(cell, line.row) for cell in line.cells)
+    return _row([f"{before}`{line.row.name}`", *(" · ".join(filter(None, cell)) for cell in cells)])
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -168,6 +177,7 @@ def _tree(found: Coverage) -> dict[str, Any]:
             {
                 "name": line.row.name,
                 "count": line.row.count,
+                "maybe": line.row.maybe,
                 "modules": [
                     {
                         "name": label,

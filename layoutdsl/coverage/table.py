@@ -142,10 +142,13 @@ class Coverage:
         return tuple(found.values())
 
     def total(self, at: int) -> int | None:
-        """Bytes of all rows on the widest rank, at most: of alternatives the largest. None where a row is refused."""
+        """Bytes of all rows on the widest rank, at most: of alternatives the largest, and nothing of what may be
+        missing. None where a row that counts is refused."""
         alone, choices = 0, dict[str, dict[str, int]]()
         for line in self.counted:
             cell = line.cells[at]
+            if line.row.maybe:
+                continue
             if not cell.accepted:
                 return None
             size, row = cell.widest * line.row.count, line.row

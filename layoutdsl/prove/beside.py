@@ -76,7 +76,12 @@ def _duties(given: Given) -> Iterator[Duty]:
         m, n, k = pair.matrix, pair.matrix.n[0], pair.matrix.k
         if given.orders[m.name] is not None and k.seen:
             yield Duty("gather_input", m.name, k.axis, tensor=f"{m.name}.k_perm")
-        width = k.length if given.orders[m.name] is not None else k.widest  # a gathered input has the rank's own alone
+        ordered = given.orders[m.name] is not None
+        if given.pads:
+            for s in (*dict.fromkeys(m.n), *(() if ordered else (k,))):
+                if s.seen and s.widest > s.length:
+                    yield Duty("lacks", m.name, s.axis, length=s.widest, rest=s.widest - s.length)
+        width = k.length if ordered else k.widest  # a gathered input has the rank's own alone
         if given.pads and k.seen and k.padded > width:
             yield Duty("pad_input", m.name, k.axis, front=k.front, rest=k.padded - k.front - width)
         if given.pads and not k.seen:

@@ -123,8 +123,9 @@ def read(plan: Plan, specs: tuple[str, ...]) -> Given:
         places=plan.places,
     )
     _extents_are_all(plan, found)
+    tight = module.tight is not None and bool(module.tight.evaluate(params_of(plan.module)))
     wide = [_wide(plan, matrix) for matrix in found]
-    _agree(module, params_of(plan.module), wide)
+    _agree(wide, tight)
     _counts(plan, found, sides[0])
     _fits(plan, *sides, wide, found)
     pairs = tuple(_pairs(plan, module, *sides, found, wide))
@@ -223,9 +224,8 @@ def _wide(plan: Plan, matrix: Matrix) -> Matrix:
     return with_extents(matrix, known)
 
 
-def _agree(module: Module, params: dict[str, Any], wide: Sequence[Matrix]) -> None:
+def _agree(wide: Sequence[Matrix], tight: bool) -> None:
     """What one matrix writes along an axis inside the module, the next one reads; zeros may be written between."""
-    tight = module.tight is not None and bool(module.tight.evaluate(params))
     for matrix in wide:
         for other in wide:
             for stretch in matrix.n:
@@ -247,6 +247,8 @@ def _counts(plan: Plan, found: Sequence[Matrix], source: Side) -> None:
         broken("header", f"this rank has {count} places for experts")
     if any(not 0 <= expert < total for expert in plan.slots):
         broken("header", f"the experts are 0 to {total - 1}")
+    if plan.slots and plan.ranks.ep == 1 and len(set(plan.slots)) < total:
+        broken("header", "no place is left for one of the experts")
     if plan.places and (not total or plan.places < total):
         broken("header", f"{total} experts cannot have {plan.places} places")
 

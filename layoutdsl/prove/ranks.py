@@ -56,6 +56,10 @@ def _are_all_ranks(plans: Sequence[Plan]) -> None:
         # Without a kernel nothing is padded, and ranks store what they hold.
         if first.tiles and [one.padded for one in plan.extents] != [one.padded for one in first.extents]:
             broken("complete", f"rank {first.ranks.rank} and {plan.ranks.rank} are padded to different extents")
+    places = {plan.ranks.ep_rank: plan for plan in plans}
+    for plan in plans:
+        if plan.slots != places[plan.ranks.ep_rank].slots:
+            broken("complete", f"the ranks with expert-parallel rank {plan.ranks.ep_rank} hold different experts")
     have = sorted((plan.ranks.rank, plan.ranks.ep_rank) for plan in plans)
     if len(have) != first.ranks.tp * first.ranks.ep or len(set(have)) != len(have):
         every = f"plans of {first.ranks.tp} x {first.ranks.ep} ranks"

@@ -166,7 +166,8 @@ def _experts(module: Module, sizes: Sizes, ranks: Ranks, places: int) -> tuple[i
     count = places or total
     if count < ranks.ep:
         raise LayoutError(
-            f"axis `{module.experts}` has {count} experts, too few for {ranks.ep} expert-parallel ranks",
+            f"axis `{module.experts}` has {count} {'places for experts' if places else 'experts'}, too few for "
+            f"{ranks.ep} expert-parallel ranks",
             code="LP120",
             name="uneven-cut",
             help=f"{count} ranks can share them",

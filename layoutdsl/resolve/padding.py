@@ -199,7 +199,7 @@ def shapes(
 
     stored: the source's groups. tight: whether a matrix may be padded less along an inner axis than the next one.
     """
-    least = [max(fronts(m, group, own), default=0) + m.k.widest for m, group, own in zip(found, groups, stored)]
+    front = [max(fronts(m, group, own), default=0) for m, group, own in zip(found, groups, stored)]
     inner = [
         (writes, reads)
         for writes, m in enumerate(found)
@@ -207,7 +207,7 @@ def shapes(
         if m.n[0].axis == other.k.axis and not m.n[0].seen
     ]
     every = product(kernel.accepts.tiles, repeat=len(found))
-    made = {_shapes(found, tiles, groups, least, inner, tight): None for tiles in every}
+    made = {_shapes(found, tiles, groups, front, inner, tight): None for tiles in every}
     return [one for one in made if not any(other != one and _is_within(other, one) for other in made)]
 
 
@@ -229,17 +229,18 @@ def _shapes(
     found: Sequence[Matrix],
     tiles: Sequence[Tile],
     groups: Sequence[int],
-    least: Sequence[int],
+    front: Sequence[int],
     inner: Sequence[tuple[int, int]],
     tight: bool,
 ) -> tuple[Shape, ...]:
-    """The least extents with these tiles; inner: which matrix writes the axis that which one reads."""
+    """The least extents with these tiles; front: the most that a rank leaves empty before its k; inner: which matrix
+    writes the axis that which one reads."""
     n = [tile.n // math.gcd(tile.n, len(m.n)) if m.pad == "part" else tile.n for m, tile in zip(found, tiles)]
     k = [math.lcm(tile.k, max(group, 1)) for tile, group in zip(tiles, groups)]
-    at_least = list(least)
+    at_least = [m.k.widest + before for m, before in zip(found, front)]
     for writes, reads in inner:
         if tight:
-            at_least[reads] = max(at_least[reads], up(found[writes].n[0].widest, n[writes]))
+            at_least[reads] = front[reads] + up(found[writes].n[0].widest, n[writes])
         else:
             n[writes] = k[reads] = math.lcm(n[writes], k[reads])
     made: list[Shape] = []
