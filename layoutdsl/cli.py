@@ -133,7 +133,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     plan.add_argument("--ep-rank", type=int, default=0, metavar="R", help="which of them, from 0")
     plan.add_argument("--only", action="append", default=[], metavar="MATRIX", help=(
         "convert this matrix of the module, and no other that is not named so; may be repeated"))
-    plan.add_argument("--experts", type=_places, default=(), metavar="E,E,...", help=(
+    plan.add_argument("--experts-map", type=_places, default=(), metavar="E,E,...", help=(
         "the expert of each place that ranks have for one, where some experts have several: 0,1,2,3,0"))
     plan.add_argument("--json", action="store_true", help="print the plan itself, which Plan.from_json reads")
 
@@ -210,7 +210,7 @@ def _plan(args: Any) -> int:
     plan = compile_plan(
         args.source, args.target, args.module, _once(args.size, "--size"), params=_once(args.param, "--param"),
         tp=args.tp, rank=args.rank, ep=args.ep, ep_rank=args.ep_rank, only=tuple(dict.fromkeys(args.only)),
-        experts=args.experts, specs=specs,
+        experts=args.experts_map, specs=specs,
     )
     if not args.json:
         print(plan.explain(specs=specs))

@@ -69,7 +69,7 @@ def test_every_command_has_help(run: Any, command: str) -> None:
         ([*LINEAR, "--param", "a=1", "--param", "a=2"], "--param a=... is given twice"),
         ([*LINEAR, "--param", "=4"], "argument --param: expected NAME=VALUE, found `=4`"),
         ([*LINEAR, "--tp", "two"], "argument --tp: invalid int value: 'two'"),
-        ([*LINEAR, "--experts", "0,1,"], "argument --experts: expected experts apart by commas, such as"),
+        ([*LINEAR, "--experts-map", "0,1,"], "argument --experts-map: expected experts apart by commas, such as"),
         ([*LINEAR, "--only"], "argument --only: expected one argument"),
         ([*LINEAR, "--js"], "unrecognized arguments: --js"),
         (["lint", "--nope"], "unrecognized arguments: --nope"),
@@ -254,15 +254,15 @@ def test_only_some_matrices(run: Any) -> None:
 
 
 def test_a_map_of_experts(run: Any) -> None:
-    plan = Plan.from_json(run(*MOE, "--ep", "2", "--ep-rank", "1", "--experts", "0,1,2,0").out)
+    plan = Plan.from_json(run(*MOE, "--ep", "2", "--ep-rank", "1", "--experts-map", "0,1,2,0").out)
     assert (plan.places, plan.slots) == (4, (2, 0))
-    done = run(*MOE, "--experts", "0,1,3")
+    done = run(*MOE, "--experts-map", "0,1,3")
     assert (done.status, done.err.split("\n")[0]) == (
         1, "LP114 expert-map: the map of experts has expert 3; module `moe_gated` has 3")
-    done = run(*MOE, "--experts", "0,1")
+    done = run(*MOE, "--experts-map", "0,1")
     assert (done.status, done.err.split("\n")[0]) == (
         1, "LP114 expert-map: the map of experts has no place for expert 2; module `moe_gated` has 3")
-    assert run(*LINEAR, "--experts", "0").err == (
+    assert run(*LINEAR, "--experts-map", "0").err == (
         "LP114 expert-map: module `linear` has no experts, but a map of 1 places for them is given\n"
         "  = help: leave the map out\n")
 
