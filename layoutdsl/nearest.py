@@ -54,9 +54,17 @@ def helped(error: LayoutError, arguments: Arguments, attempt: Attempt) -> Layout
         fact = _whatever_the_ranks(arguments, attempt)
     if way is None and not fact:
         return error
-    help = "; ".join(words for words in (fact, way.words if way else "") if words)
+    help = "; ".join(words for words in (fact, _said(way, arguments) if way else "") if words)
     first = Diagnostic(found.code, found.name, found.message, found.span, help, found.source)
     return LayoutError.of([first, *error.diagnostics[1:]])
+
+
+def _said(way: Way, arguments: Arguments) -> str:
+    """The way in words; a rank that it has not is named."""
+    changed, asked = way.arguments(arguments), {**arguments, **way.changes}
+    moved = [rank for rank in ("rank", "ep_rank") if changed[rank] != asked[rank]]
+    gone = [f"--{rank.replace('_', '-')} {changed[rank]}" for rank in moved]
+    return f"{way.words}; its last rank is `{' '.join(gone)}`" if gone else way.words
 
 
 def _whatever_the_ranks(arguments: Arguments, attempt: Attempt) -> str:

@@ -201,3 +201,9 @@ def test_what_is_not_about_shapes_is_left_alone() -> None:
     assert refusal({**LINEAR, "params": {"grup": 3}}).help == "did you mean `group`?"
     assert refusal({**LINEAR, "only": ("lin",)}).help == "did you mean `linear`?"
     assert refusal({**LINEAR, "tp": 2, "rank": 2}).help == "ranks count from 0 to 1"
+
+
+def test_a_rank_that_the_way_out_has_not_is_named() -> None:
+    with pytest.raises(LayoutError) as caught:
+        compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 4, "i": 512, "h": 512}, ep=8, ep_rank=7)
+    assert caught.value.help == "`--tp 2 --ep 4` works, as many ranks; its last rank is `--ep-rank 3`"
