@@ -177,11 +177,14 @@ class Job:
         ]
 
     def cut(self, size: int, cut: bool) -> slice:
-        """This rank's part of an axis: whole grains of what the plan cuts at multiples of, dealt like cards."""
+        """This rank's part of an axis: whole grains of what the plan cuts at multiples of, dealt like cards. A last one
+        that is short and has no fellow goes to the last rank."""
         if not cut or self.sharded:
             return slice(0, size)
         grain = dict(self.plan.grains).popitem()[1] if self.plan.grains else size // self.tp
         owners = sorted(at % self.tp for at in range(-(-size // grain)))
+        if size % grain and len(owners) > self.tp and len(owners) % self.tp == 1:
+            owners = sorted([*owners[1:], self.tp - 1])
         held = [at for at, owner in enumerate(owners) if owner == self.rank]
         return slice(min(held[0] * grain, size), min((held[-1] + 1) * grain, size)) if held else slice(size, size)
 
