@@ -24,11 +24,13 @@ import numpy as np
 import torch
 
 from layoutdsl.backends import buffers
-from layoutdsl.backends.cpu_lower import Form, Launch, Loop, launches
+from layoutdsl.backends.cpu_lower import TABLES, Form, Launch, Loop, launches
 from layoutdsl.backends.cpu_source import INNER, source
 from layoutdsl.backends.torch import Converter, carry_out, scratch
+from layoutdsl.backends.torch_recodes import STORED, twin
 from layoutdsl.codes import Code, code_named
 from layoutdsl.plan import Lost, Plan, Program, TensorInfo
+from layoutdsl.recodes import Recode
 
 __all__ = ["run", "scratch"]
 
@@ -61,32 +63,68 @@ class _Cpu(Converter):
             super().write_program(program, info, views)
             return
         for launch in found:
-            of = [self._of(program, launch, expert) for expert in range(len(views))]
-            _start(launch, [view.data_ptr() for view in views], of)
+            value = _table(program.recode)[0].data_ptr() if launch.form.how == "table" else launch.value
+            _start(launch, [view.data_ptr() for view in views], self._of(program, launch, len(views)), value)
 
-    def _of(self, program: Program, launch: Launch, expert: int) -> int:
+    def _of(self, program: Program, launch: Launch, experts: int) -> list[int]:
+        """The address of each expert's source."""
         if launch.form.how == "fill":
-            return 0
+            return [0] * experts
         flats = self.sources.given[program.sources[launch.part]]
-        return flats[expert if len(flats) > 1 else 0].data_ptr()
+        return [flats[expert if len(flats) > 1 else 0].data_ptr() for expert in range(experts)]
 
     def _launches(self, program: Program) -> tuple[Launch, ...] | None:
-        if self.device.type != "cpu":
+        """None also where a code of the sources may be refused: the torch backend knows whether it is, and says it."""
+        found = launches(self.plan, program) if self.device.type == "cpu" else None
+        if found is None:
             return None
-        found = launches(self.plan, program)
-        if found is None or not self._clean(program):
+        reading = [launch for launch in found if launch.form.how != "fill"]
+        if program.output in self.counted and any(launch.form.how == "table" for launch in reading):
+            return None
+        names = {program.sources[launch.part] for launch in reading}
+        if any(_refuses(program.recode, flat) for name in names for flat in self.sources.given[name]):
             return None
         return found
 
-    def _clean(self, program: Program) -> bool:
-        """Whether no code of the sources is NaN or infinite. Wherever one stands the torch backend looks further."""
-        code = code_named(program.recode.source)
-        if program.recode.name != "copy" or _non_finite(code) is None:
-            return True
-        return not any(_holds(code, flat) for name in program.sources for flat in self._flats(name))
 
-    def _flats(self, name: str) -> Sequence[torch.Tensor]:
-        return self.sources.given[name]
+def _refuses(recode: Recode, flat: torch.Tensor) -> bool:
+    """Whether some code of a tensor is refused, wherever it stands."""
+    code = code_named(recode.source)
+    if recode.name in TABLES and code.bits > 4:
+        bad = _table(recode)[1]
+        return bad is not None and _any(_is_marked, code, flat, bad.numpy())
+    found = _non_finite(code) if recode.name == "copy" else None
+    return found is not None and _any(_is_masked, code, flat, *map(np.dtype(f"uint{code.bits}").type, found))
+
+
+def _any(find: Callable[..., int], code: Code, flat: torch.Tensor, *arguments: Any) -> bool:
+    with _LAUNCH:
+        return find(flat.numpy().view(f"uint{code.bits}"), *arguments) > 0
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _is_masked(codes: Any, mask: Any, value: Any) -> Any:
+    found = 0
+    for at in numba.prange(len(codes)):
+        found += (codes[at] & mask) == value
+    return found
+
+
+@numba.njit(parallel=True, nogil=True, cache=True)
+def _is_marked(codes: Any, bad: Any) -> Any:
+    found = 0
+    for at in numba.prange(len(codes)):
+        found += bad[codes[at]]
+    return found
+
+
+@lru_cache(maxsize=64)
+def _table(recode: Recode) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Target codes by source code, and which source codes are refused, as the torch backend has them."""
+    bits = code_named(recode.source).bits
+    codes = torch.arange(1 << bits, dtype=torch.int32).to(STORED[bits])
+    made, bad = twin(recode, codes)
+    return made.contiguous(), bad if bad is not None and bool(bad.any()) else None
 
 
 def _non_finite(code: Code) -> tuple[int, int] | None:
@@ -101,27 +139,12 @@ def _non_finite(code: Code) -> tuple[int, int] | None:
     return top, top
 
 
-def _holds(code: Code, flat: torch.Tensor) -> bool:
-    mask, value = _non_finite(code) or (0, 1)
-    dtype = np.dtype(f"uint{code.bits}")
-    with _LAUNCH:
-        return bool(_find(flat.numpy().view(dtype), dtype.type(mask), dtype.type(value)))
-
-
-@numba.njit(parallel=True, nogil=True, cache=True)
-def _find(codes: Any, mask: Any, value: Any) -> Any:
-    found = 0
-    for at in numba.prange(len(codes)):
-        found += (codes[at] & mask) == value
-    return found
-
-
-def _start(launch: Launch, to: list[int], of: list[int]) -> None:
+def _start(launch: Launch, to: list[int], of: list[int], value: int) -> None:
     outer, inner = _shared_out(launch.loops, len(to))
     table = lambda rows: np.array(rows, dtype=np.int64).reshape(-1, 3)  # noqa: E731
     line = lambda row: np.array(row, dtype=np.int64)  # noqa: E731
     arguments = (line(to) + launch.dst, line(of) + launch.src, table(outer), table(inner), line(launch.reads),
-                 line(launch.writes), np.uint64(launch.value))
+                 line(launch.writes), np.uint64(value))
     with _LAUNCH:
         kernel(launch.form)(*arguments)
 

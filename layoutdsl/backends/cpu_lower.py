@@ -40,12 +40,16 @@ MOST = 16
 LINE, CHUNK = 256, 512
 """Bytes that are read together once a source row is touched, and that are written together meanwhile."""
 
+TABLES = ("rescale", "reciprocal", "offset")
+"""Recodes that know nothing but the code: all codes of 8 and 16 bits are recoded beforehand."""
+
 NIBBLES = ("fp8_nibbles", "plain_nibbles")
 
 
 @dataclass(frozen=True)
 class Form:
-    """One kernel. how: move, fill (words of a constant), or a nibble recode on the way. swaps: (word, q, p) exchanges
+    """One kernel. how: move, fill (words of a constant), table (codes of `bits` looked up in a table of words), or a
+    nibble recode on the way. swaps: (word, q, p) exchanges
     digit q of the word's number with digit p of the place in a word, (code, p, r) two digits of the place."""
 
     how: str
@@ -85,7 +89,8 @@ def launches(plan: Plan, program: Program) -> tuple[Launch, ...] | None:
             if launch is None:
                 return None
             made.append(launch)
-            codes += math.prod(loop[0] for side in (n, k) for loop in side.loops if loop[2])
+            if not (n.join or k.join):
+                codes += math.prod(loop[0] for side in (n, k) for loop in side.loops if loop[2])
     return tuple(made) if codes == info.codes else None
 
 
@@ -96,6 +101,8 @@ def _how(program: Program) -> str | None:
         return "move"
     if recode.name == "constant":
         return "fill"
+    if recode.name in TABLES and a.bits in (8, 16) and b.bits >= 8:
+        return "table"
     if recode.name in NIBBLES and 8 in (a.bias, b.bias):
         return recode.name
     return None
@@ -107,21 +114,27 @@ def _launch(plan: Plan, program: Program, how: str, move: Move, n: Run, k: Run) 
     fills = move.kind == "pad" or how == "fill"
     loops = [(count, dst, 0 if fills else src) for side in (n, k) for count, _, dst, src in side.loops]
     loops = [loop for loop in loops if loop[0] > 1 and loop[1:] != (0, 0)]
-    if n.join or k.join or any(dst == 0 for _, dst, _ in loops):
+    if (n.join or k.join or any(dst == 0 for _, dst, _ in loops)) and not fills:
         return None
+    loops = [loop for loop in loops if loop[1]]  # elements that share a target are filled once
     dst, src = n.dst + k.dst, 0 if fills else n.src + k.src
     if not _inside(info, dst, [(count, step) for count, step, _ in loops]):
         return None
     if fills:
         return _fill(move.pad if move.kind == "pad" else program.recode.power, bits, dst, loops)
     source = plan.input[program.sources[n.part]]
-    if code_named(source.code).bits != bits or not _inside(source, src, [(count, step) for count, _, step in loops]):
+    if not _inside(source, src, [(count, step) for count, _, step in loops]):
+        return None
+    if how == "table":
+        of = code_named(source.code).bits
+        return Launch(Form(how, of, bits), n.part, dst * bits // 8, src * of // 8, _ordered(loops, bits, of))
+    if code_named(source.code).bits != bits:
         return None
     for word in WORDS:
         found = _block(how, bits, word, loops) if word >= bits else None
         if found is not None and dst * bits % 8 == src * bits % 8 == 0:
             form, rest, reads, writes = found
-            return Launch(form, n.part, dst * bits // 8, src * bits // 8, _ordered(rest, bits), reads, writes)
+            return Launch(form, n.part, dst * bits // 8, src * bits // 8, _ordered(rest, bits, bits), reads, writes)
     return None
 
 
@@ -136,7 +149,7 @@ def _fill(code: int, bits: int, dst: int, loops: list[Loop]) -> Launch | None:
         taken = _take(loops, [1 << p for p in range((word // bits).bit_length() - 1)], 1) if word >= bits else None
         if taken is not None and dst * bits % 8 == 0 and all(loop[1] * bits % 8 == 0 for loop in taken[1]):
             value = sum(code << at for at in range(0, word, bits))
-            return Launch(Form("fill", 8, word), -1, dst * bits // 8, 0, _ordered(taken[1], bits), value=value)
+            return Launch(Form("fill", 8, word), -1, dst * bits // 8, 0, _ordered(taken[1], bits, bits), value=value)
     return None
 
 
@@ -196,10 +209,10 @@ def _swaps(inside: list[Loop], words: list[Loop], steps: list[int]) -> Iterator[
             yield "code", at, other
 
 
-def _ordered(loops: list[Loop], bits: int) -> tuple[Loop, ...]:
-    """Loops in bytes, the smallest target step innermost; but loops that go along a source row, where it is read in
+def _ordered(loops: list[Loop], bits: int, of: int) -> tuple[Loop, ...]:
+    """Loops in bytes of target codes of `bits` and source codes of `of`, the smallest target step innermost; but loops that go along a source row, where it is read in
     pieces smaller than LINE, go inside of those that leave it, so far as CHUNK bytes are written together."""
-    rest = sorted(((count, dst * bits // 8, src * bits // 8) for count, dst, src in loops), key=lambda loop: -loop[1])
+    rest = sorted(((count, dst * bits // 8, src * of // 8) for count, dst, src in loops), key=lambda loop: -loop[1])
     inner = [loop for loop in rest if loop[1] < CHUNK]
     outer = [loop for loop in rest if loop[1] >= CHUNK]
     along: list[Loop] = []
