@@ -15,8 +15,8 @@ other two bits of kp to different words is
 and three exchanges of one digit of the word's number with one digit of the place inside lead from left to right
 (`Form.swaps`). A form says nothing of sizes: programs of other ranks, layers and shapes share it.
 
-`launches` gives None for what is left to the torch backend: gathers, operands, reductions, elements that share a target,
-codes that may be refused by their value alone, and boxes that do not fill whole bytes.
+`launches` gives None for what is left to the torch backend: gathers, operands, reductions, recodes of wide codes,
+elements that share a target, and boxes that do not fill whole bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST = 16
 """How many words a block has at most: as many as a processor has registers."""
 
 LINE, CHUNK = 256, 512
-"""Bytes that are read together once a source row is touched, and that are written together meanwhile."""
+"""Bytes that are read of a source row once it is touched, and that loops write together whose order is left alone."""
 
 TABLES = ("rescale", "reciprocal", "offset")
 """Recodes that know nothing but the code: all codes of 8 and 16 bits are recoded beforehand."""
@@ -210,15 +210,15 @@ def _swaps(inside: list[Loop], words: list[Loop], steps: list[int]) -> Iterator[
 
 
 def _ordered(loops: list[Loop], bits: int, of: int) -> tuple[Loop, ...]:
-    """Loops in bytes of target codes of `bits` and source codes of `of`, the smallest target step innermost; but loops that go along a source row, where it is read in
-    pieces smaller than LINE, go inside of those that leave it, so far as CHUNK bytes are written together."""
+    """Loops in bytes, of target codes of `bits` and source codes of `of`: the smallest target step innermost, but along
+    a source row that is read in pieces LINE bytes are read at once, while they are at hand: just outside of it."""
     rest = sorted(((count, dst * bits // 8, src * of // 8) for count, dst, src in loops), key=lambda loop: -loop[1])
-    inner = [loop for loop in rest if loop[1] < CHUNK]
-    outer = [loop for loop in rest if loop[1] >= CHUNK]
+    near = sum(loop[1] < CHUNK for loop in rest)
+    outer, inner = rest[: len(rest) - near], rest[len(rest) - near :]
     along: list[Loop] = []
-    for at, (count, dst, src) in enumerate(outer):
+    for at, (count, dst, src) in enumerate(outer[:-1]):
         turns = max((t for t in range(1, LINE // src + 1) if count % t == 0), default=1) if 0 < src < LINE else 1
-        if turns > 1 and at < len(outer) - 1:
+        if turns > 1:
             along.append((turns, dst, src))
             outer[at] = (count // turns, dst * turns, src * turns)
-    return tuple(loop for loop in (*outer, *along, *inner) if loop[0] > 1)
+    return tuple(loop for loop in (*outer, *inner[:-1], *along, *inner[-1:]) if loop[0] > 1)
