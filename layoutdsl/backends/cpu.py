@@ -12,8 +12,8 @@ import math
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -34,11 +34,11 @@ from layoutdsl.recodes import Recode
 
 __all__ = ["run", "scratch"]
 
-_LAUNCH = threading.Lock()
-"""Numba's plainest threading layer ends the process where two threads of Python enter it at once."""
-
 TURNS, PIECE = 64, 1024
 """As many turns as make the threads' shares even; how long a lone loop goes on in one turn."""
+
+SHARE, PIECES = 1 << 18, 4
+"""Bytes for which another thread is worth its start; pieces for each, so that one that is held up is helped out."""
 
 
 def run(
@@ -115,38 +115,34 @@ def _refuses(recode: Recode, flat: torch.Tensor) -> bool:
     return found is not None and _any(_is_masked, code.bits, flat, *map(np.dtype(f"uint{code.bits}").type, found))
 
 
-def _any(find: Callable[..., int], bits: int, flat: torch.Tensor, *arguments: Any) -> bool:
-    with _LAUNCH:
-        return find(flat.numpy().view(f"uint{bits}"), *arguments) > 0
+def _any(find: Callable[..., bool], bits: int, flat: torch.Tensor, *arguments: Any) -> bool:
+    codes = flat.numpy().view(f"uint{bits}")
+    found: list[bool] = []
+    _share(len(codes), flat.nbytes, lambda first, last: found.append(find(codes[first:last], *arguments)))
+    return any(found)
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True)
 def _is_masked(codes: Any, mask: Any, value: Any) -> Any:
-    found = 0
-    for piece in numba.prange((len(codes) + 16383) // 16384):
-        some = False
-        for code in codes[piece * 16384 : (piece + 1) * 16384]:
-            some |= (code & mask) == value
-        found += some
+    found = False
+    for code in codes:
+        found |= (code & mask) == value
     return found
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True)
 def _is_marked(codes: Any, bad: Any) -> Any:
-    found = 0
-    for at in numba.prange(len(codes)):
-        found += bad[codes[at]]
+    found = False
+    for code in codes:
+        found |= bad[code]
     return found
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True)
 def _is_other(codes: Any, value: Any) -> Any:
-    found = 0
-    for piece in numba.prange((len(codes) + 16383) // 16384):
-        some = False
-        for code in codes[piece * 16384 : (piece + 1) * 16384]:
-            some |= code != value
-        found += some
+    found = False
+    for code in codes:
+        found |= code != value
     return found
 
 
@@ -177,8 +173,22 @@ def _start(launch: Launch, to: list[int], of: list[int], value: int) -> None:
     line = lambda row: np.array(row, dtype=np.int64)  # noqa: E731
     arguments = (line(to) + launch.dst, line(of) + launch.src, table(outer), table(inner), line(launch.reads),
                  line(launch.writes), np.uint64(value))
-    with _LAUNCH:
-        kernel(launch.form)(*arguments)
+    made = kernel(launch.form)
+    each = (launch.form.word // 8 << launch.form.digits) * math.prod(loop[0] for loop in launch.loops)
+    turns = len(to) * math.prod(loop[0] for loop in outer)
+    _share(turns, len(to) * each, lambda first, last: made(*arguments, first, last))
+
+
+def _share(turns: int, size: int, work: Callable[[int, int], object]) -> None:
+    """Turns [0, turns), together `size` bytes, among as many threads as numba is set to use."""
+    count = max(min(numba.get_num_threads(), size // SHARE, turns), 1)
+    if count == 1:
+        work(0, turns)
+        return
+    pieces = min(PIECES * count, turns)
+    borders = [turns * piece // pieces for piece in range(pieces + 1)]
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, borders, borders[1:]))
 
 
 def _shared_out(loops: tuple[Loop, ...], experts: int) -> tuple[list[Loop], list[Loop]]:
