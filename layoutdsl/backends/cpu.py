@@ -37,7 +37,7 @@ __all__ = ["run", "scratch"]
 TURNS, PIECE = 64, 1024
 """As many turns as make the threads' shares even; how long a lone loop goes on in one turn."""
 
-SHARE, PIECES = 1 << 18, 4
+SHARE, PIECES = 1 << 21, 4
 """Bytes for which another thread is worth its start; pieces for each, so that one that is held up is helped out."""
 
 
