@@ -23,7 +23,7 @@ import numba
 import numpy as np
 import torch
 
-from layoutdsl.backends import buffers
+from layoutdsl.backends import buffers, cpu_memory
 from layoutdsl.backends.cpu_lower import TABLES, Form, Launch, Loop, launches
 from layoutdsl.backends.cpu_source import INNER, source
 from layoutdsl.backends.torch import Converter, carry_out, scratch
@@ -35,7 +35,7 @@ from layoutdsl.recodes import Recode
 __all__ = ["run", "scratch"]
 
 TURNS, PIECE = 64, 1024
-"""As many turns as make the threads' shares even; how long a lone loop goes on in one turn."""
+"""As many turns as make threads' shares even; how long the innermost loop goes on where it has to be cut for them."""
 
 SHARE, PIECES = 1 << 21, 4
 """Bytes for which another thread is worth its start; pieces for each, so that one that is held up is helped out."""
@@ -195,15 +195,14 @@ def _shared_out(loops: tuple[Loop, ...], experts: int) -> tuple[list[Loop], list
     """Loops whose turns, with the experts, are shared out among threads, and those inside of one turn."""
     cut = max(len(loops) - INNER, 0)
     turns = experts * math.prod(loop[0] for loop in loops[:cut])
-    while cut < len(loops) and turns < TURNS:
-        count, dst, src = loops[cut]
-        piece = max(size for size in range(1, min(count, PIECE) + 1) if count % size == 0)
-        if cut == len(loops) - 1 and piece > 1:
-            loops = (*loops[:cut], (count // piece, dst * piece, src * piece), (piece, dst, src))
+    while turns < TURNS and cut < len(loops) - 1:
         turns *= loops[cut][0]
         cut += 1
-        if piece > 1 and cut == len(loops) - 1:
-            break
+    if turns < TURNS and loops:
+        count, dst, src = loops[-1]
+        piece = max(size for size in range(1, PIECE + 1) if count % size == 0)
+        loops = (*loops[:-1], (count // piece, dst * piece, src * piece), (piece, dst, src))
+        cut += 1
     inner = loops[cut:]
     return list(loops[:cut]), [(1, 0, 0)] * (INNER - len(inner)) + list(inner)
 
@@ -212,7 +211,8 @@ def _shared_out(loops: tuple[Loop, ...], experts: int) -> tuple[list[Loop], list
 def kernel(form: Form) -> Callable[..., None]:
     """The compiled kernel of a form, from a file of its own: numba keeps what it has compiled beside it."""
     text = source(form)
-    name = f"layoutdsl_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    used = Path(cpu_memory.__file__).read_bytes()  # numba would not notice that what a kernel calls has changed
+    name = f"layoutdsl_{hashlib.sha256(text.encode() + used).hexdigest()[:16]}"
     spec = spec_from_file_location(name, _written(text, f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
