@@ -44,6 +44,7 @@ TABLES = ("rescale", "reciprocal", "offset")
 """Recodes that know nothing but the code: all codes of 8 and 16 bits are recoded beforehand."""
 
 NIBBLES = ("fp8_nibbles", "plain_nibbles")
+"""Recodes around a zero point; the kernels know that of 8 only."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _how(program: Program) -> str | None:
         return "fill"
     if recode.name in TABLES and a.bits in (8, 16) and b.bits >= 8:
         return "table"
-    if recode.name in NIBBLES and 8 in (a.bias, b.bias):
+    if recode.name in NIBBLES and (a.bias or (b.bias if recode.name == "fp8_nibbles" else 0)) == 8:
         return recode.name
     return None
 
