@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MODULES = ("compile_time", "padding")
+MODULES = ("compile_time", "padding", "repack")
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         "convert this matrix of the module, and no other that is not named so; may be repeated"))
     plan.add_argument("--experts-map", type=_places, default=(), metavar="E,E,...", help=(
         "the expert of each place that ranks have for one, where some experts have several: 0,1,2,3,0"))
-    plan.add_argument("--json", action="store_true", help="print the plan itself, which Plan.from_json reads")
+    shown = plan.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print the plan itself, which Plan.from_json reads")
+    shown.add_argument("--emit", choices=("cpu",), help="print the kernels that this backend generates from the plan")
 
     conform = command("conform", "hold recorded cases of another engine against ours, byte for byte")
     conform.add_argument("folder", type=Path, metavar="DIR", help="folder with index.json, policy.json and the cases")
@@ -212,6 +214,11 @@ def _plan(args: Any) -> int:
         tp=args.tp, rank=args.rank, ep=args.ep, ep_rank=args.ep_rank, only=tuple(dict.fromkeys(args.only)),
         experts=args.experts_map, specs=specs,
     )
+    if args.emit:
+        from layoutdsl.backends.cpu_source import listing
+
+        print(listing(plan))
+        return CLEAN
     if not args.json:
         print(plan.explain(specs=specs))
         return CLEAN

@@ -33,6 +33,8 @@ GOLDEN = Path(__file__).parent / "golden"
 RECORDED = json.loads((GOLDEN / "index.json").read_text())["cases"]
 REFERENCE_EVERY = 4
 """The reference is slow: it runs one case in so many here, and all in `layoutdsl conform --backend reference`."""
+CPU_EVERY = 4
+"""A kernel of the cpu backend takes a second to compile, and many cases share theirs."""
 
 
 def examples(count: int) -> settings:
@@ -67,6 +69,11 @@ def recorded(case: dict, backend: str, folder: Path) -> list[str | None]:
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["id"])
 def test_torch_gives_the_recorded_bytes(case, tmp_path):
     assert recorded(case, "torch", tmp_path) == [None]
+
+
+@pytest.mark.parametrize("case", RECORDED[::CPU_EVERY], ids=lambda case: case["id"])
+def test_cpu_gives_the_recorded_bytes(case, tmp_path):
+    assert recorded(case, "cpu", tmp_path) == [None]
 
 
 @pytest.mark.parametrize("case", RECORDED[::REFERENCE_EVERY], ids=lambda case: case["id"])
@@ -198,14 +205,24 @@ def drawn(pick, key, param):
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize(("family", "source", "target"), PAIRS, ids=str)
 def test_torch_is_the_reference(family, source, target, module):
-    @examples(2)
+    same_as_the_reference("torch", 2, family, source, target, module)
+
+
+@pytest.mark.parametrize("module", ("linear", "moe_gated"))
+@pytest.mark.parametrize(("family", "source", "target"), PAIRS, ids=str)
+def test_cpu_is_the_reference(family, source, target, module):
+    same_as_the_reference("cpu", 1, family, source, target, module)
+
+
+def same_as_the_reference(backend, count, family, source, target, module):
+    @examples(count)
     @given(cases(family, source, target, module))
     def holds(case):
         tensors = inputs_of(case.plan, case.seed, case.mood)
         if case.poison:
             poison(case.plan, tensors, case.seed)
         wanted = outcome(case.plan, tensors, "reference")
-        assert outcome(case.plan, tensors, "torch") == wanted
+        assert outcome(case.plan, tensors, backend) == wanted
         apart = {
             name: list(tensor) if case.plan.input[name].full_shape[:1] == (case.plan.input[name].experts,) else tensor
             for name, tensor in tensors.items()
@@ -215,7 +232,7 @@ def test_torch_is_the_reference(family, source, target, module):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(boxes, "PIECE", 700)
             patch.setattr(torch_backend, "PIECE", 700)
-            assert outcome(case.plan, apart, "torch", out=out) == wanted
+            assert outcome(case.plan, apart, backend, out=out) == wanted
         if not isinstance(wanted[0], dict):
             assert {name: raw(tensor) for name, tensor in out.items()} == before, "a refusal wrote into `out`"
 

@@ -15,7 +15,7 @@ from layoutdsl.errors import LayoutError, did_you_mean
 if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
-BACKENDS = {"reference": "layoutdsl.backends.reference", "torch": "layoutdsl.backends.torch"}
+BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu")}
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -39,11 +39,11 @@ def _module(name: str) -> Any:
     try:
         return import_module(BACKENDS[name])
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "numpy"):
+        if error.name not in ("torch", "numpy", "numba", "llvmlite"):
             raise
         raise LayoutError(
             f"backend `{name}` needs {error.name}, which is not installed",
             code="LP151",
             name="not-installed",
-            help="pip install 'layoutdsl[torch]'",
+            help=f"pip install 'layoutdsl[{'torch,cpu' if name == 'cpu' else 'torch'}]'",
         ) from None

@@ -13,7 +13,7 @@ reference backend walks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -28,19 +28,30 @@ from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Check, Lost, Move, Operand, Plan, Program, Reduction, TensorInfo
 
-__all__ = ["run", "scratch"]
+__all__ = ["Converter", "carry_out", "run", "scratch"]
 
 
-@torch.no_grad()
 def run(
     plan: Plan,
     tensors: buffers.Given,
     out: Mapping[str, torch.Tensor] | None = None,
     report: list[Lost] | None = None,
 ) -> dict[str, torch.Tensor]:
+    return carry_out(Converter, plan, tensors, out, report)
+
+
+@torch.no_grad()
+def carry_out(
+    kind: type[Converter],
+    plan: Plan,
+    tensors: buffers.Given,
+    out: Mapping[str, torch.Tensor] | None,
+    report: list[Lost] | None,
+) -> dict[str, torch.Tensor]:
+    """Run a plan with a converter of that kind."""
     given = buffers.inputs(plan, tensors)
     target = buffers.allocate(plan, tensors, out)
-    converter = _Torch(plan, given, buffers.device_of(target or tensors))
+    converter = kind(plan, given, buffers.device_of(target or tensors))
     converter.counted = {name for name, _ in plan.losses} if report is not None else set()
     if out is None or _apart(given, target):
         converter.prepare()
@@ -50,7 +61,7 @@ def run(
         if report is not None:
             report += converter.lost()
         return target
-    for name, made in run(plan, tensors, None, report).items():
+    for name, made in carry_out(kind, plan, tensors, None, report).items():
         target[name].copy_(made.view(target[name].shape).view(target[name].dtype))
     return target
 
@@ -66,8 +77,11 @@ def _apart(given: Mapping[str, list[torch.Tensor]], target: Mapping[str, torch.T
     )
 
 
-class _Torch:
-    """One conversion. `prepare` runs the checks and reductions, then `verify` finds what `write` would refuse."""
+class Converter:
+    """One conversion. `prepare` runs the checks and reductions, then `verify` finds what `write` would refuse.
+
+    The cpu backend has its own way with a program: `verify_program` and `write_program`.
+    """
 
     def __init__(self, plan: Plan, given: Mapping[str, list[torch.Tensor]], device: torch.device):
         self.plan, self.sources, self.device = plan, Sources(plan, given, device), device
@@ -87,14 +101,16 @@ class _Torch:
 
     def verify(self) -> None:
         for program in self.plan.programs:
-            info = self.plan.output[program.output]
-            for expert in range(self._copies(info)):
-                scratch = self._zeros(info.codes, code_named(info.code).bits) if _shares(program) else None
-                self._program(program, info, expert, scratch)
+            self.verify_program(program, self.plan.output[program.output])
         for source, output in self.plan.passed:
             info = self.plan.output[output]
             for expert in range(self._copies(info) if info.role == "k_perm" else 0):
                 self.sources.k_perm(source, info, expert)
+
+    def verify_program(self, program: Program, info: TensorInfo) -> None:
+        for expert in range(self._copies(info)):
+            scratch = self._zeros(info.codes, code_named(info.code).bits) if _shares(program) else None
+            self._program(program, info, expert, scratch)
 
     def lost(self) -> list[Lost]:
         """What `write` has lost to 0."""
@@ -109,13 +125,16 @@ class _Torch:
         self.vanished.clear()
         for program in self.plan.programs:
             info = self.plan.output[program.output]
-            for expert, view in enumerate(buffers.experts_of(info, target[program.output], self._copies(info))):
-                self._make(program, info, expert, view)
+            self.write_program(program, info, buffers.experts_of(info, target[program.output], self._copies(info)))
         for source, output in self.plan.passed:
             info = self.plan.output[output]
             for expert, view in enumerate(buffers.experts_of(info, target[output], self._copies(info))):
                 k_perm = info.role == "k_perm"
                 view.copy_(self.sources.k_perm(source, info, expert) if k_perm else self.sources.given[source][expert])
+
+    def write_program(self, program: Program, info: TensorInfo, views: Sequence[torch.Tensor]) -> None:
+        for expert, view in enumerate(views):
+            self._make(program, info, expert, view)
 
     def _copies(self, info: TensorInfo) -> int:
         return self.count if info.experts and not info.shared else 1

@@ -1,0 +1,48 @@
+"""Loads and stores of whole words at addresses, for the kernels of the cpu backend. Addresses need no alignment.
+
+Numba's arrays would do the same, but for a check of each index for wrapping, and one type for each shape of argument.
+Nothing here is checked: cpu_lower.py holds every launch against the sizes of its tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def _load(bits: int) -> Any:
+    @intrinsic
+    def load(_typing: Any, address: Any) -> Any:
+        """The word at an address, as a uint64."""
+
+        def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            found = builder.load(pointer, align=1)
+            return found if bits == 64 else builder.zext(found, ir.IntType(64))
+
+        return types.uint64(types.int64), generate
+
+    return load
+
+
+def _store(bits: int) -> Any:
+    @intrinsic
+    def store(_typing: Any, address: Any, value: Any) -> Any:
+        """Write the low bits of a uint64 at an address."""
+
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            word = args[1] if bits == 64 else builder.trunc(args[1], ir.IntType(bits))
+            builder.store(word, pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.uint64), generate
+
+    return store
+
+
+load8, load16, load32, load64 = map(_load, (8, 16, 32, 64))
+store8, store16, store32, store64 = map(_store, (8, 16, 32, 64))
