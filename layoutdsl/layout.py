@@ -133,7 +133,7 @@ def refine(start: int, size: int, views: Sequence[View]) -> Iterator[tuple[int, 
     """
     levels = _levels(start, size, views)
     loops = _aligned(start, size, levels)
-    return iter(((start, loops),)) if loops is not None else _boxes(start, size, levels)
+    return iter([(start, loops)] if loops is not None else _boxes(start, size, levels))
 
 
 def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> tuple[Loop, ...] | None:
@@ -154,29 +154,26 @@ def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -
     return tuple(loops) if size > 0 else None
 
 
-def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[int, tuple[Loop, ...]]]:
+def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[Loop, ...]]]:
     if size <= 0:
-        return
+        return []
     if not levels:
-        yield start, ((size, 1),) if size > 1 else ()
-        return
-    period, phases = levels[-1]
-    first = min(start + 1 + (phase - start - 1) % period for phase in phases)
-    if start % period in phases:
-        first = start
+        return [(start, ((size, 1),) if size > 1 else ())]
+    (period, phases), below = levels[-1], levels[:-1]
+    first = start if start % period in phases else min(start + 1 + (phase - start - 1) % period for phase in phases)
     if first >= start + size:
-        yield from _boxes(start, size, levels[:-1])
-        return
-    yield from _boxes(start, first - start, levels[:-1])
+        return _boxes(start, size, below)
+    found = _boxes(start, first - start, below)
     whole = (start + size - first) // period
     borders = [*sorted(first + (phase - first) % period for phase in phases), first + period]
     if whole:
         for low, high in zip(borders, borders[1:]):
-            for at, loops in _boxes(low, high - low, levels[:-1]):
-                yield at, (*loops, (whole, period)) if whole > 1 else loops
+            for at, loops in _boxes(low, high - low, below):
+                found.append((at, (*loops, (whole, period)) if whole > 1 else loops))
     shift, end = whole * period, start + size
     for low, high in zip(borders, borders[1:]):
-        yield from _boxes(low + shift, min(high + shift, end) - low - shift, levels[:-1])
+        found += _boxes(low + shift, min(high + shift, end) - low - shift, below)
+    return found
 
 
 def runs(length: int, target: View, source: View | None, *, part: int = -1, start: int = 0) -> Iterator[Run]:
