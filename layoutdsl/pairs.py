@@ -19,6 +19,7 @@ from layoutdsl.resolve import (
     cheapest,
     groups_nest,
     groups_of,
+    is_tight,
     matrices,
     named,
     stored_group,
@@ -34,10 +35,9 @@ from layoutdsl.resolve import (
 class Request:
     """What was asked for: three specs with all their parameters, sizes, ranks and choices.
 
-    `only`: the matrices that are wanted, if not all. `places`: how many
-    there are for experts, where some experts have several; `slots`: the expert of each.
-    `padded` imposes extents per module axis; `extents` and `groups` take over those of another plan (its inverse).
-    `fitted`: what the planner decided for each matrix.
+    `only`: the matrices that are wanted, if not all. `places`: how many there are for experts, where some experts have
+    several; `slots`: the expert of each. `padded` imposes extents per module axis; `extents` and `groups` take over
+    those of another plan (its inverse). `fitted`: what the planner decided for each matrix.
     """
 
     source: Format
@@ -90,11 +90,6 @@ def cut_matrices(request: Request) -> tuple[Matrix, ...]:
     )
 
 
-def is_tight(request: Request) -> bool:
-    """Whether one matrix may be padded less along an inner axis than the next one reads."""
-    return request.module.tight is not None and bool(request.module.tight.evaluate(request.module_params))
-
-
 def pairs_of(request: Request) -> tuple[list[Pair], dict[str, int]]:
     """Both sides of each matrix, and the groups with which a kernel reads them."""
     source, target = sides(request)
@@ -144,7 +139,7 @@ def _kernel_extents(
         groups = [groups_of(kernel, source, matrix, given)[0] for matrix in found]
     if request.padded:
         return _imposed(request, kernel, found, groups), groups
-    fitted = cheapest(kernel, side.params, found, groups, stored, is_tight(request))
+    fitted = cheapest(kernel, side.params, found, groups, stored, is_tight(request.module, request.module_params))
     return [fit.matrix for fit in fitted], groups
 
 

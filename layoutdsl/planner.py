@@ -21,7 +21,7 @@ from itertools import product
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Kernel
-from layoutdsl.pairs import Request, cut_matrices, is_tight, sides
+from layoutdsl.pairs import Request, cut_matrices, sides
 from layoutdsl.resolve import (
     CHOICES,
     Cut,
@@ -31,6 +31,7 @@ from layoutdsl.resolve import (
     Side,
     fitted,
     groups_of,
+    is_tight,
     named,
     shapes,
     stored_bytes,
@@ -190,7 +191,7 @@ def _choices(
     given = int(request.target_params.get("group", -1)) if request.group_given else None
     stored = [stored_group(source, matrix) for matrix in found]
     options = [worth(kernel, m, groups_of(kernel, source, m, given), own) for m, own in zip(found, stored)]
-    tight = is_tight(request)
+    tight = is_tight(request.module, request.module_params)
     made = [
         (sum(n * k for _, n, k in padded), groups, padded)
         for groups in product(*options)

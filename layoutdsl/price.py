@@ -22,8 +22,7 @@ from layoutdsl.model import Format, Kernel, Module
 from layoutdsl.pairs import Request, cut_matrices, pairs_of, sides
 from layoutdsl.plan import Extent, Move, Plan, Program, TensorInfo, params_of
 from layoutdsl.planner import Choice, choices, decided
-from layoutdsl.resolve import Fit, Matrix, Ranks, dealt, stored_bytes, stored_group, widened, with_extents
-from layoutdsl.resolve.padding import front_of
+from layoutdsl.resolve import Fit, Matrix, Ranks, dealt, front_of, stored_bytes, stored_group, widened, with_extents
 
 NEAR = 16
 """How many numbers of ranks below one's own are tried one by one."""

@@ -172,14 +172,16 @@ def _non_finite(code: Code) -> tuple[int, int] | None:
 
 def _start(launch: Launch, to: list[int], of: list[int], value: int) -> None:
     outer, inner = _shared_out(launch.loops, len(to))
-    table = lambda rows: np.array(rows, dtype=np.int64).reshape(-1, 3)  # noqa: E731
-    line = lambda row: np.array(row, dtype=np.int64)  # noqa: E731
-    arguments = (line(to) + launch.dst, line(of) + launch.src, table(outer), table(inner), line(launch.reads),
-                 line(launch.writes), np.uint64(value))
+    arguments = (_numbers(to) + launch.dst, _numbers(of) + launch.src, _numbers(outer).reshape(-1, 3),
+                 _numbers(inner).reshape(-1, 3), _numbers(launch.reads), _numbers(launch.writes), np.uint64(value))
     made = kernel(launch.form)
     each = (launch.form.word // 8 << launch.form.digits) * math.prod(loop[0] for loop in launch.loops)
     turns = len(to) * math.prod(loop[0] for loop in outer)
     _share(turns, len(to) * each, lambda first, last: made(*arguments, first, last))
+
+
+def _numbers(found: Sequence[Any]) -> np.ndarray:
+    return np.array(found, dtype=np.int64)
 
 
 def _share(turns: int, size: int, work: Callable[[int, int], object]) -> None:

@@ -22,6 +22,7 @@ from layoutdsl.resolve import (
     Stored,
     bind,
     cheapest,
+    is_tight,
     matrices,
     named,
     stored_group,
@@ -123,7 +124,7 @@ def read(plan: Plan, specs: tuple[str, ...]) -> Given:
         places=plan.places,
     )
     _extents_are_all(plan, found)
-    tight = module.tight is not None and bool(module.tight.evaluate(params_of(plan.module)))
+    tight = is_tight(module, params_of(plan.module))
     wide = [_wide(plan, matrix) for matrix in found]
     _agree(wide, tight)
     _counts(plan, found, sides[0])
@@ -305,7 +306,7 @@ def _pairs(
     plan: Plan, module: Module, source: Side, target: Side, found: Sequence[Matrix], wide: Sequence[Matrix]
 ) -> Iterable[Pair]:
     groups = dict(plan.groups)
-    tight = module.tight is not None and bool(module.tight.evaluate(params_of(plan.module)))
+    tight = is_tight(module, params_of(plan.module))
     for at, (cut, padded) in enumerate(zip(found, wide)):
         group = groups.get(cut.name)
         target_holds = (padded, group) if target.mode == "padded" else (cut, None)

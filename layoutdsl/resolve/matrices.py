@@ -106,6 +106,11 @@ def with_defaults(module: Module, sizes: Sizes) -> dict[str, int | tuple[int, ..
     return found
 
 
+def is_tight(module: Module, params: Scope) -> bool:
+    """Whether one matrix may be padded less along an inner axis than the next one reads."""
+    return module.tight is not None and bool(module.tight.evaluate(params))
+
+
 def held_matrices(module: Module, params: Scope, only: Sequence[str] = ()) -> dict[str, model.Matrix]:
     """The matrices that the module has with these parameters, or `only` some of them."""
     found = {
