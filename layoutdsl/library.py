@@ -56,6 +56,9 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
 
 def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
     for folder in (*map(Path, specs), shipped()):
+        for place in dict.fromkeys((*(kind or "").split("|"), *KINDS, ".")):
+            if (path := folder / place / f"{name}.yaml").is_file():
+                return path
         if not folder.is_dir():
             raise LayoutError(
                 f"`{folder}` is no folder of specs",
@@ -63,9 +66,6 @@ def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
                 name="no-such-folder",
                 help="--specs and `specs` name folders of YAML files",
             )
-        for place in dict.fromkeys((*(kind or "").split("|"), *KINDS, ".")):
-            if (path := folder / place / f"{name}.yaml").is_file():
-                return path
     known: dict[str, Path] = {}
     for path in files(specs):
         known.setdefault(path.stem, path)
@@ -96,7 +96,7 @@ def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
 def spec_of_data(data: dict[str, Any]) -> Spec:
     """A spec from plain data that a program made; nothing but its schema is checked."""
     kind = next(kind for kind in KINDS if kind in data)
-    text = _sha256(repr(data))
+    text = hashlib.sha256(repr(data).encode()).hexdigest()
     return _BY_DIGEST.get(text) or _register(KINDS[kind].model_validate(data), text)
 
 
@@ -156,17 +156,7 @@ def _at_base(tree: Tree, code: str, name: str, message: str, help: str | None = 
 
 
 def _known(tree: Tree) -> Spec:
-    text = _sha256(_content(tree))
-    return _BY_DIGEST.get(text) or _register(checks.validated(tree), text)
-
-
-def _content(tree: Tree) -> str:
-    """The text of a spec and of its bases. No spec holds a null character, so none has the text of a build."""
-    return "\n".join(tree.lines) + ("" if tree.base is None else f"\0{_content(tree.base)}")
-
-
-def _sha256(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()
+    return _BY_DIGEST.get(tree.digest) or _register(checks.validated(tree), tree.digest)
 
 
 def _register(spec: Spec, text: str) -> Spec:
