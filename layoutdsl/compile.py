@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layoutdsl import nearest
+from layoutdsl import nearest, resolve
 from layoutdsl import plan as plans
 from layoutdsl.arguments import check_arguments
 from layoutdsl.builder import Builder
@@ -56,6 +56,10 @@ def compile_plan(
     Raises LayoutError where nothing can serve the shape, or the formats do not hold the same kind of code; its help is
     the nearest setting that works, where there is one (see nearest.py).
     """
+    values, lists = (tp, rank, ep, ep_rank, sharded, habits), (only, experts)
+    key = _key((source, target, module), specs, values, (sizes, params, padded, grains), lists)
+    if key in _PLANS:
+        return _PLANS[key]
     check_arguments(
         {"source": source, "target": target, "module": module},
         sizes,
@@ -93,7 +97,41 @@ def compile_plan(
     except LayoutError as error:
         raise nearest.helped(error, arguments, lambda changed: _made(**changed)) from None
     prove(plan, specs=folders)
+    if key is not None:
+        if len(_PLANS) >= MOST_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = plan
     return plan
+
+
+_PLANS: dict[str | None, Plan] = {}
+MOST_PLANS = 1024
+
+
+def forget() -> None:
+    """Empty the memory of plans and of resolved tensors."""
+    _PLANS.clear()
+    resolve.forget()
+
+
+def _key(specs: Sequence[Any], folders: Any, values: Any, mappings: Sequence[Any], lists: Sequence[Any]) -> str | None:
+    """What a plan depends on, as text, which tells true from 1; None where an argument is wrong."""
+    try:
+        folders = tuple(folders)
+        known = [
+            id(load_spec(spec, specs=folders, kind=kind))
+            for spec, kind in zip(specs, SIDES)
+            if isinstance(spec, str) or isinstance(spec, Spec)  # noqa: SIM101 (together they are slow)
+        ]
+        if len(known) < len(SIDES):
+            return None
+        return repr((known, folders, values, [dict(one or ()) for one in mappings], [tuple(one) for one in lists]))
+    except (TypeError, ValueError, OSError, LayoutError):
+        return None
+
+
+SIDES = ("checkpoint|kernel", "checkpoint|kernel", "module")
+"""Kinds of source, target and module."""
 
 
 def _made(

@@ -86,8 +86,9 @@ class Run:
     join: bool = False
 
 
-def _cuts(view: View) -> Iterator[tuple[int, int]]:
+def _cuts(view: View) -> list[tuple[int, int]]:
     """(period, phase) of the coordinates at which some digit of the view carries."""
+    found: list[tuple[int, int]] = []
     for weight, _, _ in view.chain.digits:
         if view.step % weight == 0:
             continue
@@ -99,7 +100,8 @@ def _cuts(view: View) -> Iterator[tuple[int, int]]:
                 help="let the number of alternating parts divide the digits of the axis",
             )
         period = weight // view.step
-        yield period, -(view.offset // view.step) % period
+        found.append((period, -(view.offset // view.step) % period))
+    return found
 
 
 def _levels(start: int, size: int, views: Sequence[View]) -> list[tuple[int, tuple[int, ...]]]:
@@ -114,7 +116,9 @@ def _levels(start: int, size: int, views: Sequence[View]) -> list[tuple[int, tup
     below = 1
     for period in sorted(phases):
         raised = math.lcm(period, below)
-        repeated = {phase + shift for phase in phases[period] for shift in range(0, raised, period)}
+        repeated = phases[period]
+        if raised > period:
+            repeated = {phase + shift for phase in repeated for shift in range(0, raised, period)}
         if len(repeated) > MAX_PHASES:
             raise LayoutError(
                 f"digits of weight {period} and {below} on one axis need {len(repeated)} cuts in {raised} elements",

@@ -186,8 +186,8 @@ def _cut_axes(request: Request) -> set[str]:
 def _choices(
     request: Request, grains: dict[str, int], found: Sequence[Matrix], known: Sequence[Choice], *, every: bool
 ) -> list[Choice]:
-    """The choices for matrices cut with these grains; unless every one is wanted, without those whose codes alone take more bytes than a
-    known one."""
+    """The choices for matrices cut with these grains; unless every one is wanted, without those whose codes alone take
+    more bytes than a known one."""
     kernel, (source, target) = request.target, sides(request)
     assert isinstance(kernel, Kernel)
     given = int(request.target_params.get("group", -1)) if request.group_given else None
