@@ -51,7 +51,7 @@ inline Moment moment(const Lane& lane, u32 tally) {
 }
 
 inline void check_race(SharedBytes::Race race, const char* what, u32 bytes, u64 place, Site site) {
-    if (!race.with) return;
+    if (!race.with || !FINDS_RACES) return;
     const Tally& other = grid.tallies.all()[race.with->tally];
     const char* way = race.copying ? "copy under way" : other.way == Way::load ? "load" : "store";
     LD_STOP(Fault::race, site, "%s of %u bytes at offset %llu of shared memory races with the %s of thread %u at %s:%u", what,
