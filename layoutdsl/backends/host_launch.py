@@ -68,6 +68,9 @@ class Schedule:
     seed: int = 0
 
 
+FORWARD = Schedule()
+
+
 def schedules(resident: int = 1, seeds: int = 1) -> list[Schedule]:
     """Every order with every way of copying, for `seeds` seeds."""
     return [Schedule(order, copying, resident, seed) for order, copying, seed in product(ORDERS, COPYING, range(seeds))]
@@ -76,7 +79,7 @@ def schedules(resident: int = 1, seeds: int = 1) -> list[Schedule]:
 class Launcher:
     """Launches kernels one after the other; `counters` sums up what each of them, by name, did."""
 
-    def __init__(self, schedule: Schedule = Schedule(), build: str = "plain"):
+    def __init__(self, schedule: Schedule = FORWARD, build: str = "plain"):
         self.schedule = schedule
         self.build = build
         self.counters: dict[str, Counters] = {}
@@ -111,7 +114,7 @@ class Launcher:
         )
         result = host_interface.Result()
         with _RUNNING:
-            host_interface.launcher(host_build.runtime_library(self.build))(request, result)
+            loaded.launch(request, result)
             counted = host_interface.counters(result)
         self.counters[kernel.name] = self.counters.get(kernel.name, Counters()) + counted
         if result.fault:
