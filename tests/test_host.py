@@ -130,6 +130,18 @@ def test_buffers_that_overlap_are_one():
     launcher.launch(Kernel("reach", shared=256), 2, [whole.data_ptr(), out.data_ptr(), 0])
 
 
+def test_buffers_are_kept_alive_and_may_be_said_again():
+    launcher = Launcher()
+    given = np.arange(64, dtype=np.uint8)
+    arguments = [given.ctypes.data, (out := aligned(64)).ctypes.data, 0]
+    for _ in range(3):
+        launcher.reads("in", given)
+        launcher.writes("out", out)
+    del given
+    launcher.launch(Kernel("reach", shared=256), 2, arguments)
+    assert bytes(out[60:]) == bytes([60, 61, 62, 63])
+
+
 def test_shared_memory_begins_as_nans():
     """In a float of every width, for each block anew."""
     out = aligned((3, 32), "u4")
@@ -198,6 +210,28 @@ def test_deadlocks():
         refused("LP306", rf"{waits}.*; 5 of 8 blocks have not started$", lambda s=schedule: chain(8, 1, schedule=s))
     for schedule in schedules(resident=8):
         refused("LP306", rf"{waits}[^;]*$", lambda s=schedule: chain(8, 0, "NEVER_RELEASED", s))
+
+
+def test_a_loop_without_end():
+    """Plain loads give no other thread its turn: on a GPU they may never see what another block writes."""
+    refused(
+        "LP306", r"^kernel `chain`, .* accesses since this thread last met others", lambda: chain(2, 0, "PLAIN_LOADS")
+    )
+
+
+def test_a_source_overwritten_under_a_copy_shows_where_copies_are_held_back():
+    def copied(fault: str, schedule: Schedule) -> list[int]:
+        words, out = aligned(32, "u4"), aligned(32, "u4")
+        words[:] = np.arange(32)
+        made = {"words": words, "out": out}
+        launched(Kernel("copy", threads=32, shared=128), 1, {}, made, FAULTS.get(fault, 0), schedule=schedule)
+        return out.tolist()
+
+    numbers = list(range(32))
+    for schedule in schedules():
+        assert copied("", schedule) == numbers
+        if schedule.copying != "mixed":
+            assert (copied("SOURCE_OVERWRITTEN", schedule) == numbers) == (schedule.copying == "early")
 
 
 def test_a_lost_update_shows_in_some_schedule():
