@@ -181,6 +181,7 @@ LD_KERNEL(script, 64)(Global words, i64 steps) {
                 break;
             case 3: sync_warp(); break;
             case 4: sync_block(); break;
+            case 5: ballot(true); break;
         }
     }
 }
