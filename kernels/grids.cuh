@@ -12,14 +12,14 @@ struct Axis {
     Global sources;  // the column of source addresses: of this table, or a gathered one of `experts` times `count`
     i64 per_expert;  // how many entries apart the experts' are: 0 where they share it
 
-    LD_DEVICE i64 target(u32 entry) const { return columns.load<i64>(entry * 8ll); }
+    LD_DEVICE i64 target(u32 entry) const { return column(0, entry); }
     LD_DEVICE i64 source(u32 expert, u32 entry) const { return sources.load<i64>((expert * per_expert + entry) * 8); }
-    // Along n the part; along k the coordinate, for checks.
-    LD_DEVICE i64 part(u32 entry) const { return columns.load<i64>((2 * count + entry) * 8); }
-    LD_DEVICE i64 coordinate(u32 entry) const { return part(entry); }
-    LD_DEVICE i64 kind(u32 entry) const { return columns.load<i64>((3 * count + entry) * 8); }
+    LD_DEVICE i64 part(u32 entry) const { return column(2, entry); }
+    LD_DEVICE i64 kind(u32 entry) const { return column(3, entry); }
     // The operand's address.
-    LD_DEVICE i64 beside(u32 entry) const { return columns.load<i64>((4 * count + entry) * 8); }
+    LD_DEVICE i64 beside(u32 entry) const { return column(4, entry); }
+    LD_DEVICE i64 coordinate(u32 entry) const { return column(5, entry); }
+    LD_DEVICE i64 column(i64 which, u32 entry) const { return columns.load<i64>((which * count + entry) * 8); }
 };
 
 // Where the tensors of the parts lie: a row of addresses for each, one per expert.
@@ -68,9 +68,6 @@ template <int bits> LD_DEVICE u32 load_code(Global from, i64 address) {
     if constexpr (bits == 16) return from.load<u16>(address * 2);
     if constexpr (bits == 32) return from.load<u32>(address * 4);
 }
-
-// What becomes of a pair of kinds: a pad's code, or one of these.
-constexpr i64 KEPT = -1, DATA = -2;
 
 // Writes a piece of `codes` codes at a code's address, but for the bits in `kept`, which stay.
 template <int bits, int codes> LD_DEVICE void store_codes(Global to, i64 address, u32 word, u32 kept) {

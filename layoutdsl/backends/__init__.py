@@ -15,7 +15,7 @@ from layoutdsl.errors import LayoutError, did_you_mean
 if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
-BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu")}
+BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu", "host")}
 
 
 def load(name: str) -> Callable[..., Any]:
