@@ -263,24 +263,15 @@ def _step(values: np.ndarray, taken: str, letter: str) -> float:
 def _rectangles(grid: Grid, n_bits: int, k_bits: int) -> Iterator[Grid]:
     """The grid without what it keeps, as whole pieces; of PIECES at most."""
     live = grid.actions != KEPT
-    n_live = live[grid.n[KIND]].reshape(-1, 1 << n_bits, live.shape[1]).any(axis=1)
-    for n_first, n_last in _ranges(n_live):
-        k_live = n_live[n_first][grid.k[KIND]].reshape(-1, 1 << k_bits).any(axis=1, keepdims=True)
-        for k_first, k_last in _ranges(k_live):
-            if not k_live[k_first]:
-                continue
-            most = max(PIECES // (k_last - k_first), 1)
-            for first in range(n_first, n_last, most):
-                last = min(first + most, n_last)
-                yield replace(
-                    grid, n=grid.n[:, first << n_bits : last << n_bits], k=grid.k[:, k_first << k_bits : k_last << k_bits]
-                )
-
-
-def _ranges(rows: np.ndarray) -> Iterator[tuple[int, int]]:
-    """First and last of each stretch of equal rows."""
-    borders = [0, *(np.flatnonzero(np.any(rows[1:] != rows[:-1], axis=1)) + 1).tolist(), len(rows)]
-    yield from zip(borders, borders[1:])
+    n_blocks, k_blocks = grid.n.reshape(6, -1, 1 << n_bits), grid.k.reshape(6, -1, 1 << k_bits)
+    wanted, which = np.unique(live[n_blocks[KIND]].any(axis=1), axis=0, return_inverse=True)
+    for at, kinds in enumerate(wanted):
+        k = k_blocks[:, kinds[k_blocks[KIND]].any(axis=1)]
+        if not k.size:
+            continue
+        n = n_blocks[:, which.reshape(-1) == at]
+        for part in np.array_split(n, -(-n.shape[1] * k.shape[1] // PIECES), axis=1):
+            yield replace(grid, n=part.reshape(6, -1), k=k.reshape(6, -1))
 
 
 @cache

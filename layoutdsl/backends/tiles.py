@@ -36,7 +36,7 @@ LEFT, CALL = 8.0, 1 << 16
 
 MOST_STRETCHES = 16
 
-_PLACES, _LABELS = [DST, SRC, BESIDE], [KIND, PART]
+_PLACES = [DST, SRC, BESIDE]
 
 @dataclass(frozen=True)
 class Digit:
@@ -62,9 +62,8 @@ class Tiles:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Neighbouring blocks of an axis at equal steps, of one kind and part."""
+    """Neighbouring blocks of an axis at equal steps, of one part."""
 
-    kind: int
     part: int
     count: int
     first: Digit
@@ -73,37 +72,56 @@ class _Stretch:
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """Blocks of 2^b entries along an axis. `alike`: which lie as `digits` say; `covers`: how many entries these have, by
-    kind."""
+    """Blocks of 2^b entries along an axis; `inside`: of each entry, whether its block lies as `digits` say."""
 
     digits: tuple[Digit, ...]
-    alike: np.ndarray
-    covers: np.ndarray
+    inside: np.ndarray
     stretches: tuple[_Stretch, ...]
 
 
 def tiled(grid: Grid, bits: int) -> tuple[list[Tiles], Grid]:
-    """The tiles of a grid whose codes have `bits` bits on both sides, and the grid without them."""
-    data = grid.actions == DATA
-    n_sides, k_sides = (
-        [_side(axis, size, kinds, bits) for size in range(MOST_DIGITS)]
-        for axis, kinds in ((grid.n, data.any(axis=1)), (grid.k, data.any(axis=0)))
-    )
-    n_counts, k_counts = (np.bincount(axis[KIND], minlength=len(kinds)) for axis, kinds in ((grid.n, data), (grid.k, data.T)))
-    whole = int(n_counts @ data @ k_counts)
-    best, chosen = whole * bits / 8 * LEFT + CALL, None
-    for n, k in product(n_sides, k_sides):
-        covered = int(n.covers @ data @ k.covers)
-        left = whole - covered
-        moved = covered * _price(n.digits + k.digits, bits) + left * LEFT
-        price = moved * bits / 8 + CALL * (len(n.stretches) * len(k.stretches) + (left > 0))
-        if price < best:
-            best, chosen = price, (n, k)
-    if chosen is None:
-        return [], grid
-    digits = chosen[0].digits + chosen[1].digits
-    pairs = product(chosen[0].stretches, chosen[1].stretches)
-    return [_tiles(a, b, digits) for a, b in pairs if data[a.kind, b.kind]], _without(grid, *chosen)
+    """The tiles of a grid whose codes have `bits` bits on both sides, and the grid without them.
+
+    Kinds of entries are cut one pair after the other, those that bring most data first: in blocks of all that stands in
+    the target, then, of what that leaves, in blocks of their own entries alone.
+    """
+    found: list[Tiles] = []
+    done: set[tuple[int, int, bool]] = set()
+    while (pair := _most(grid, {one[:2] for one in done if one[2]})) is not None:
+        apart = (*pair, False) in done
+        places = [np.flatnonzero(axis[KIND] == kind) if apart else np.arange(axis.shape[1])
+                  for axis, kind in zip((grid.n, grid.k), pair)]
+        n, k = _cut(grid.n[:, places[0]], grid.k[:, places[1]], pair, bits)
+        if n is None or k is None:
+            done.add((*pair, apart))
+            continue
+        found += [_tiles(a, b, n.digits + k.digits) for a, b in product(n.stretches, k.stretches)]
+        grid = _without(grid, pair, *(at[: side.inside.size][side.inside] for at, side in zip(places, (n, k))))
+    return found, grid
+
+
+def _most(grid: Grid, done: set[tuple[int, int]]) -> tuple[int, int] | None:
+    """The pair of kinds that brings most data, but for those that are done."""
+    counts = [np.bincount(axis[KIND], minlength=size) for axis, size in zip((grid.n, grid.k), grid.actions.shape)]
+    data = (grid.actions == DATA) * np.outer(*counts)
+    for pair in done:
+        data[pair] = 0
+    n, k = divmod(int(data.argmax()), data.shape[1])
+    return (n, k) if data[n, k] else None
+
+
+def _cut(n: Axis, k: Axis, kinds: tuple[int, int], bits: int) -> tuple[_Side, _Side] | tuple[None, None]:
+    """The cheapest way to cut the entries of a kind into tiles, if any is cheaper than to go through them pair by pair."""
+    whole = int(np.sum(n[KIND] == kinds[0])) * int(np.sum(k[KIND] == kinds[1]))
+    sides = [[_side(axis, kind, size, bits) for size in range(MOST_DIGITS)] for axis, kind in zip((n, k), kinds)]
+    best, chosen = whole * bits / 8 * LEFT + CALL, (None, None)
+    for a, b in product(*sides):
+        covered = int(a.inside.sum()) * int(b.inside.sum())
+        moved = covered * _price(a.digits + b.digits, bits) + (whole - covered) * LEFT
+        price = moved * bits / 8 + CALL * (len(a.stretches) * len(b.stretches) + (covered < whole))
+        if covered and price < best:
+            best, chosen = price, (a, b)
+    return chosen
 
 
 def source_order(digits: tuple[Digit, ...]) -> tuple[int, ...]:
@@ -134,8 +152,8 @@ def _price(digits: tuple[Digit, ...], bits: int) -> float:
     return sectors + abs(np.log2(size / 2048)) / 16 + sum(max(np.log2(128 / one), 0.0) for one in rows) / 64
 
 
-def _side(axis: Axis, size: int, kinds: np.ndarray, bits: int) -> _Side:
-    """Blocks of 2^size entries along an axis; `kinds`: which bring data."""
+def _side(axis: Axis, kind: int, size: int, bits: int) -> _Side:
+    """Blocks of 2^size entries of a kind."""
     count = axis.shape[1] >> size
     blocks = axis[:, : count << size].reshape(6, count, 1 << size)
     within = blocks[_PLACES] - blocks[_PLACES, :, :1]
@@ -143,27 +161,24 @@ def _side(axis: Axis, size: int, kinds: np.ndarray, bits: int) -> _Side:
     spread = within[:, :, :1]
     for at in range(size):
         spread = np.concatenate([spread, spread + steps[:, :, at : at + 1]], axis=2)
-    alike = np.all(within == spread, axis=(0, 2)) & kinds[blocks[KIND, :, 0]]
-    alike &= np.all(blocks[_LABELS] == blocks[_LABELS, :, :1], axis=(0, 2))
+    alike = np.all(within == spread, axis=(0, 2)) & np.all(blocks[KIND] == kind, axis=1)
     alike &= np.all(blocks[[DST, SRC], :, 0] * bits % 8 == 0, axis=0)
-    if not alike.any():
-        return _Side((Digit(0, 0),) * size, alike, np.zeros(len(kinds), np.int64), ())
     chosen = steps[:, :1]
-    if size:
+    if size and alike.any():
         flat = steps[:, alike].transpose(1, 0, 2).reshape(-1, 3 * size)
         values, counts = np.unique(flat, axis=0, return_counts=True)
         chosen = values[counts.argmax()].reshape(3, 1, size)
         alike &= np.all(steps == chosen, axis=(0, 2))
-    digits = tuple(Digit(*map(int, one)) for one in chosen[:, 0].T)
     stretches = tuple(islice(_stretches(blocks[:, :, 0], alike), MOST_STRETCHES + 1))
-    covers = np.bincount(blocks[KIND, alike, 0], minlength=len(kinds)) << size
-    return _Side(digits, alike, covers if len(stretches) <= MOST_STRETCHES else covers * 0, stretches)
+    alike &= len(stretches) <= MOST_STRETCHES
+    digits = tuple(Digit(*map(int, one)) for one in chosen[:, 0].T) if chosen.size else ()
+    return _Side(digits, np.repeat(alike, 1 << size), stretches)
 
 
 def _stretches(starts: np.ndarray, alike: np.ndarray) -> Iterator[_Stretch]:
     """Of the blocks that begin with these entries."""
     ahead = np.diff(starts, axis=1)
-    joined = alike[:-1] & alike[1:] & np.all(ahead[_LABELS] == 0, axis=0)
+    joined = alike[:-1] & alike[1:] & (ahead[PART] == 0)
     even = joined[:-1] & joined[1:] & np.all(ahead[_PLACES, :-1] == ahead[_PLACES, 1:], axis=0)
     ends = np.append(np.flatnonzero(~even), len(alike) - 2)
     wanted, at = np.flatnonzero(alike), 0
@@ -172,8 +187,7 @@ def _stretches(starts: np.ndarray, alike: np.ndarray) -> Iterator[_Stretch]:
         if first < len(joined) and joined[first]:
             last = int(ends[np.searchsorted(ends, first)]) + 1
         step = _digit(ahead[:, first]) if last > first else Digit(0, 0)
-        kind, part = starts[_LABELS, first].tolist()
-        yield _Stretch(kind, part, last - first + 1, _digit(starts[:, first]), step)
+        yield _Stretch(int(starts[PART, first]), last - first + 1, _digit(starts[:, first]), step)
         at = last + 1
 
 
@@ -191,15 +205,11 @@ def _numbers(digit: Digit) -> tuple[int, int, int]:
     return digit.target, digit.source, digit.beside
 
 
-def _without(grid: Grid, n: _Side, k: _Side) -> Grid:
-    """The grid that keeps what is in tiles: entries of blocks that lie alike are kinds of their own."""
-    axes, sizes = [], grid.actions.shape
-    for axis, side, kinds in zip((grid.n, grid.k), (n, k), sizes):
-        made = axis.copy()
-        covered = np.repeat(side.alike, 1 << len(side.digits))
-        made[KIND, : len(covered)] += covered * kinds
-        axes.append(made)
-    actions = np.tile(grid.actions, (2, 2))
-    inside = actions[sizes[0] :, sizes[1] :]
-    inside[inside == DATA] = KEPT
-    return replace(grid, n=axes[0], k=axes[1], actions=actions)
+def _without(grid: Grid, pair: tuple[int, int], n_covered: np.ndarray, k_covered: np.ndarray) -> Grid:
+    """The grid that keeps what is in tiles: entries that these cover get kinds of their own."""
+    n, k = grid.n.copy(), grid.k.copy()
+    n[KIND, n_covered], k[KIND, k_covered] = grid.actions.shape
+    actions = np.pad(grid.actions, ((0, 1), (0, 1)))
+    actions[-1, :-1], actions[:-1, -1] = grid.actions[pair[0]], grid.actions[:, pair[1]]
+    actions[-1, -1] = KEPT
+    return replace(grid, n=n, k=k, actions=actions)
