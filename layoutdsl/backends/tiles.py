@@ -50,8 +50,10 @@ class Digit:
 @dataclass(frozen=True)
 class Tiles:
     """Tiles that lie alike: `counts` along an axis that goes faster and one that goes slower, whose steps are `fast` and
-    `slow`. `first`: the addresses of the first, as a digit's."""
+    `slow`. `first`: the addresses of the first, as a digit's. action: DATA, or the code that pads; then the source's
+    addresses say nothing."""
 
+    action: int
     digits: tuple[Digit, ...]
     part: int
     counts: tuple[int, int]
@@ -79,35 +81,49 @@ class _Side:
     stretches: tuple[_Stretch, ...]
 
 
-def tiled(grid: Grid, bits: int) -> tuple[list[Tiles], Grid]:
-    """The tiles of a grid whose codes have `bits` bits on both sides, and the grid without them.
+def tiled(grid: Grid, bits: int, wanted: np.ndarray) -> tuple[list[Tiles], Grid]:
+    """The tiles of a grid of target codes of `bits` bits, and the grid without them; `wanted`: which pairs of kinds.
 
-    Kinds of entries are cut one pair after the other, those that bring most data first: in blocks of all that stands in
-    the target, then, of what that leaves, in blocks of their own entries alone.
+    Kinds of entries are cut one pair after the other, the largest first: in blocks of all that stands in the target,
+    then, of what that leaves, in blocks of their own entries alone.
     """
     found: list[Tiles] = []
+    left = np.where(wanted, grid.actions, KEPT)
     done: set[tuple[int, int, bool]] = set()
-    while (pair := _most(grid, {one[:2] for one in done if one[2]})) is not None:
+    while (pair := _most(grid, left, {one[:2] for one in done if one[2]})) is not None:
         apart = (*pair, False) in done
         places = [np.flatnonzero(axis[KIND] == kind) if apart else np.arange(axis.shape[1])
                   for axis, kind in zip((grid.n, grid.k), pair)]
-        n, k = _cut(grid.n[:, places[0]], grid.k[:, places[1]], pair, bits)
+        action = int(grid.actions[pair])
+        axes = [_entries(axis[:, at], action) for axis, at in zip((grid.n, grid.k), places)]
+        n, k = _cut(*axes, pair, bits)
         if n is None or k is None:
             done.add((*pair, apart))
             continue
-        found += [_tiles(a, b, n.digits + k.digits) for a, b in product(n.stretches, k.stretches)]
-        grid = _without(grid, pair, *(at[: side.inside.size][side.inside] for at, side in zip(places, (n, k))))
+        found += [_tiles(action, a, b, n.digits + k.digits) for a, b in product(n.stretches, k.stretches)]
+        covered = [at[: side.inside.size][side.inside] for at, side in zip(places, (n, k))]
+        left = _split(left, pair)
+        grid = _without(grid, pair, *covered)
     return found, grid
 
 
-def _most(grid: Grid, done: set[tuple[int, int]]) -> tuple[int, int] | None:
-    """The pair of kinds that brings most data, but for those that are done."""
-    counts = [np.bincount(axis[KIND], minlength=size) for axis, size in zip((grid.n, grid.k), grid.actions.shape)]
-    data = (grid.actions == DATA) * np.outer(*counts)
+def _entries(axis: Axis, action: int) -> Axis:
+    """Entries as tiles look at them: a pad has no source, but its target's."""
+    if action == DATA:
+        return axis
+    made = axis.copy()
+    made[SRC], made[BESIDE] = made[DST], 0
+    return made
+
+
+def _most(grid: Grid, actions: np.ndarray, done: set[tuple[int, int]]) -> tuple[int, int] | None:
+    """The pair of kinds with the most codes, but for those that are done."""
+    counts = [np.bincount(axis[KIND], minlength=size) for axis, size in zip((grid.n, grid.k), actions.shape)]
+    codes = (actions != KEPT) * np.outer(*counts)
     for pair in done:
-        data[pair] = 0
-    n, k = divmod(int(data.argmax()), data.shape[1])
-    return (n, k) if data[n, k] else None
+        codes[pair] = 0
+    n, k = divmod(int(codes.argmax()), codes.shape[1])
+    return (n, k) if codes[n, k] else None
 
 
 def _cut(n: Axis, k: Axis, kinds: tuple[int, int], bits: int) -> tuple[_Side, _Side] | tuple[None, None]:
@@ -145,7 +161,8 @@ def _price(digits: tuple[Digit, ...], bits: int) -> float:
     for one in steps:
         if row(one) < word or one[0] < 1 or len({*one}) < len(one) or any(step * bits % 8 for step in one[word:]):
             return LEFT
-    if arranged(source_order(digits), word) is None:
+    in_word = sorted(digits, key=lambda digit: digit.source)[:word]
+    if any(digit.beside for digit in in_word) or arranged(source_order(digits), word) is None:
         return LEFT
     rows = [(bits << row(one)) // 8 for one in steps]
     sectors = sum(max(SECTOR / one, 1.0) for one in rows) / 2
@@ -195,10 +212,10 @@ def _digit(column: np.ndarray) -> Digit:
     return Digit(int(column[DST]), int(column[SRC]), int(column[BESIDE]))
 
 
-def _tiles(n: _Stretch, k: _Stretch, digits: tuple[Digit, ...]) -> Tiles:
+def _tiles(action: int, n: _Stretch, k: _Stretch, digits: tuple[Digit, ...]) -> Tiles:
     fast, slow = sorted((n, k), key=lambda one: (one.count == 1, one.step.source))
     first = Digit(*(a + b for a, b in zip(_numbers(n.first), _numbers(k.first))))
-    return Tiles(digits, n.part, (fast.count, slow.count), first, fast.step, slow.step)
+    return Tiles(action, digits, n.part, (fast.count, slow.count), first, fast.step, slow.step)
 
 
 def _numbers(digit: Digit) -> tuple[int, int, int]:
@@ -209,7 +226,12 @@ def _without(grid: Grid, pair: tuple[int, int], n_covered: np.ndarray, k_covered
     """The grid that keeps what is in tiles: entries that these cover get kinds of their own."""
     n, k = grid.n.copy(), grid.k.copy()
     n[KIND, n_covered], k[KIND, k_covered] = grid.actions.shape
-    actions = np.pad(grid.actions, ((0, 1), (0, 1)))
-    actions[-1, :-1], actions[:-1, -1] = grid.actions[pair[0]], grid.actions[:, pair[1]]
-    actions[-1, -1] = KEPT
-    return replace(grid, n=n, k=k, actions=actions)
+    return replace(grid, n=n, k=k, actions=_split(grid.actions, pair))
+
+
+def _split(actions: np.ndarray, pair: tuple[int, int]) -> np.ndarray:
+    """Actions with two kinds more, split off a pair: nothing is done between these two."""
+    made = np.pad(actions, ((0, 1), (0, 1)))
+    made[-1, :-1], made[:-1, -1] = actions[pair[0]], actions[:, pair[1]]
+    made[-1, -1] = KEPT
+    return made
