@@ -15,7 +15,12 @@ from layoutdsl.errors import LayoutError, did_you_mean
 if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
-BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu")}
+BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu", "cuda")}
+EXTRAS = {"reference": "torch", "torch": "torch", "cpu": "torch,cpu", "cuda": "torch,cuda"}
+"""What pip has to install for each: `layoutdsl[torch,cpu]`."""
+
+_OPTIONAL = {"torch": "torch", "numpy": "numpy", "numba": "numba", "llvmlite": "llvmlite", "cuda": "cuda-python"}
+"""Modules that may be missing, and what pip calls them."""
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -39,11 +44,12 @@ def _module(name: str) -> Any:
     try:
         return import_module(BACKENDS[name])
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "numpy", "numba", "llvmlite"):
+        missing = _OPTIONAL.get((error.name or "").split(".")[0])
+        if missing is None:
             raise
         raise LayoutError(
-            f"backend `{name}` needs {error.name}, which is not installed",
+            f"backend `{name}` needs {missing}, which is not installed",
             code="LP151",
             name="not-installed",
-            help=f"pip install 'layoutdsl[{'torch,cpu' if name == 'cpu' else 'torch'}]'",
+            help=f"pip install 'layoutdsl[{EXTRAS[name]}]'",
         ) from None
