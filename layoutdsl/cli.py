@@ -295,5 +295,6 @@ _APART = {
 """Commands that are modules of their own, with `add_arguments(parser)` and `command(args)`, and their help."""
 
 _COMMANDS: dict[str, Callable[[Any], int]] = {
-    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, "doctor": _doctor, **dict.fromkeys(_APART, _apart),
+    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, "doctor": _doctor,
+    **dict.fromkeys(_APART, _apart),
 }

@@ -7,7 +7,7 @@ capture it after one run outside. Each GPU loads a kernel once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,7 +40,7 @@ class Launcher:
             core.launch(stream, config, loaded, *arguments)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _loaded(kernel: Kernel, index: int) -> core.Kernel:
     """The kernel on the GPU of that index, which has to be torch's current one."""
     arch = arch_of(*torch.cuda.get_device_capability(index))

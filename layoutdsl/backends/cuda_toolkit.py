@@ -17,7 +17,7 @@ from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 from layoutdsl.errors import LayoutError, did_you_mean
 
 OLDEST = 80
-"""Compute capability of the first GPUs with cp.async, and with tensor cores for bfloat16 and for 16 elements along k."""
+"""Compute capability of the first GPUs with cp.async, and with tensor cores for bfloat16 and 16 elements along k."""
 
 MAJOR = int(bindings.__version__.split(".")[0])
 """The CUDA that cuda-python is made for."""
