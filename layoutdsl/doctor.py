@@ -111,7 +111,7 @@ def _cache() -> str:
             help="let XDG_CACHE_HOME name a folder that can",
         )
     sizes = [path.stat().st_size for path in (place / "entries").rglob("*") if path.is_file()]
-    return f"{place}, {len(sizes)} kernels, {sum(sizes) / 1e3:.1f} kB"
+    return f"{place}, kernels: {len(sizes)}, {sum(sizes) / 1e3:.1f} kB"
 
 
 _ITEMS = {

@@ -140,7 +140,7 @@ def test_four_processes_at_once(cache):
 
 
 WRITER = """
-def large(text, options):
+def large(name, text, options):
     body = os.urandom(1 << 22)
     return hashlib.sha256(body).digest() + body
 
@@ -172,8 +172,8 @@ def test_a_killed_writer_leaves_nothing_half_written(cache):
 
 def test_a_text_that_does_not_compile():
     error = refusal(compiled, replace(COPY, source=COPY.source + "nonsense;\n"), "sm_80")
-    assert "NVRTC" in error.message and "does not compile copy.cu for sm_80" in error.message
-    assert "copy.cu(8)" in error.message and "\0" not in str(error), "the place in the kernel's own text"
+    assert "NVRTC" in error.message and "does not compile kernel `copy` for sm_80" in error.message
+    assert "kernel.cu(8)" in error.message and "\0" not in str(error), "the place in the kernel's own text"
 
 
 @pytest.mark.parametrize(

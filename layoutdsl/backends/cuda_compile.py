@@ -46,14 +46,14 @@ def compiled(kernel: Kernel, arch: str) -> Cubin:
     check_arch(arch)
     headers()
     # Multiplications and additions stay apart: a fused one rounds once, and the bytes would be other than the CPU's.
-    options = ProgramOptions(name=f"{kernel.name}.cu", arch=arch, fma=False)
-    text = kernel_sources.joined(kernel.source, f"{kernel.name}.cu")
+    options = ProgramOptions(name="kernel.cu", arch=arch, fma=False)
+    text = kernel_sources.joined(kernel.source)
     key = make_program_cache_key(code=text, code_type="c++", options=options, target_type="cubin")
     store = _store(folder())
     code = None if store is None else store.get(key)
     if code is not None:
         return Cubin(code, cached=True)
-    code = _compile(text, options)
+    code = _compile(kernel.name, text, options)
     _keep(store, key, code)
     return Cubin(code, cached=False)
 
@@ -94,14 +94,14 @@ def _keep(store: FileStreamProgramCache | None, key: bytes, code: bytes) -> None
         return
 
 
-def _compile(text: str, options: ProgramOptions) -> bytes:
+def _compile(name: str, text: str, options: ProgramOptions) -> bytes:
     try:
         return bytes(Program(text, "c++", options).compile("cubin").code)
     except CUDAError as error:
         log = str(error).replace("\0", "").partition("compilation log:")[2].strip() or str(error)
         version = ".".join(map(str, compiler().version))
         raise LayoutError(
-            f"NVRTC {version} does not compile {options.name} for {options.arch}:\n{log}",
+            f"NVRTC {version} does not compile kernel `{name}` for {options.arch}:\n{log}",
             code="LP326",
             name="does-not-compile",
             help="the text is `layoutdsl plan --emit cuda`; where a plan of ours made it, please report it",
