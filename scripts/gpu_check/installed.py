@@ -1,0 +1,14 @@
+"""What `layoutdsl doctor` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from layoutdsl.doctor import examine
+from rows import ABSENT, FAILED, PASSED, Row
+
+
+def check(backend: str) -> Iterator[Row]:
+    missing = FAILED if backend == "cuda" else ABSENT
+    for line in examine():
+        yield Row("installed", line.item, PASSED if line.ok else missing, line.said)
