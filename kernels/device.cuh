@@ -7,6 +7,8 @@
 // each warp primitive together.
 #pragma once
 
+#include "types.cuh"
+
 #if defined(__CUDACC__)
 #define LD_DEVICE __device__ __forceinline__
 #define LD_SITE
@@ -20,13 +22,6 @@
 #endif
 
 namespace ld {
-
-using u8 = unsigned char;
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-using i32 = int;
-using i64 = long long;
 
 struct alignas(16) Quad {
     u32 x, y, z, w;
