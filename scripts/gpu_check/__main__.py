@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import wheels
@@ -30,7 +31,7 @@ LIMITS = {
     "recorded": 60,
     "plans": 40,
     "graphs": 20,
-    "sanitizer": 45,
+    "sanitizer": 40,
     "bandwidth": 30,
 }
 """Seconds for each check, which is the module of that name with `check(backend) -> rows`."""
@@ -55,8 +56,14 @@ def main() -> int:
     if args.alone:
         alone(args.alone, backend)
         return 0
+    from layoutdsl import LayoutError
+
+    try:
+        machine = described(backend)
+    except LayoutError as error:
+        print(error, file=sys.stderr)
+        return 1
     rows = [row for name in args.checks or LIMITS for row in apart(name, backend)]
-    machine = described(backend)
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(as_json(machine, rows), encoding="utf-8")
     print(as_table(machine, rows))
@@ -88,23 +95,17 @@ def apart(name: str, backend: str) -> Iterator[Row]:
 
 
 def described(backend: str) -> Machine:
-    """Where it ran, as far as it can be told."""
-    import torch
-
+    """Where it runs. LayoutError where there is no GPU, or no compiler for it."""
     git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     commit = git.stdout.strip() or "unknown"
     if backend == "host":
-        return Machine("the host", f"torch {torch.__version__}", commit)
-    from layoutdsl import LayoutError
+        return Machine("the host", f"torch {version('torch')}", commit)
     from layoutdsl.backends import cuda_toolkit
 
-    try:
-        (gpu, *_), (major, minor) = cuda_toolkit.gpus(), cuda_toolkit.driver()
-        nvrtc = ".".join(map(str, cuda_toolkit.compiler().version))
-    except LayoutError as error:
-        return Machine(error.message, f"torch {torch.__version__}", commit)
-    return Machine(f"{gpu.name} ({gpu.arch})", f"driver for CUDA {major}.{minor}, NVRTC {nvrtc}, torch {torch.__version__}",
-                   commit)
+    (gpu, *_), (major, minor) = cuda_toolkit.gpus(), cuda_toolkit.driver()
+    nvrtc = ".".join(map(str, cuda_toolkit.compiler().version))
+    software = f"driver for CUDA {major}.{minor}, NVRTC {nvrtc}, torch {version('torch')}"
+    return Machine(f"{gpu.name} ({gpu.arch})", software, commit)
 
 
 if __name__ == "__main__":

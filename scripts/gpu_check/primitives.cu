@@ -1,6 +1,6 @@
-// Each kernel puts what some device primitives make of the bytes in `of` into `to`, which holds zeros before. A block
+// Each function puts what some device primitives make of the bytes in `of` into `to`, which holds zeros before. A block
 // has 64 threads, two warps. Nothing here depends on which thread comes first, and all sums are exact, so that a GPU and
-// the host must leave the same bytes.
+// the host must leave the same bytes. One kernel calls them all: a host compiler takes a second for each kernel.
 #include "device.cuh"
 
 namespace ld {
@@ -9,7 +9,7 @@ template <class T> LD_DEVICE void copy_each(Global to, Global of) {
     to.store<T>(thread() * sizeof(T), of.load<T>(thread() * sizeof(T)));
 }
 
-LD_KERNEL(memory, 64)(Global to, Global of) {
+LD_DEVICE void memory(Global to, Global of) {
     copy_each<u8>(to, of);
     copy_each<u16>(to + 1024, of + 1024);
     copy_each<u32>(to + 2048, of + 2048);
@@ -17,7 +17,7 @@ LD_KERNEL(memory, 64)(Global to, Global of) {
     copy_each<Quad>(to + 4096, of + 4096);
 }
 
-LD_KERNEL(shared, 64)(Global to, Global of) {
+LD_DEVICE void shared(Global to, Global of) {
     Shared memory = shared_memory();
     memory.store(16 * thread(), of.load<Quad>(16 * thread()));
     sync_block();
@@ -36,7 +36,7 @@ LD_KERNEL(shared, 64)(Global to, Global of) {
     to.store(5120 + 16 * thread(), memory.load<Quad>(16 * other));
 }
 
-LD_KERNEL(atomics, 64)(Global to, Global of) {
+LD_DEVICE void atomics(Global to, Global of) {
     if (thread() == 0) to.store(8, ~u64{0});
     sync_block();
     atomic_add(to, 0, of.load<u32>(4 * thread()));
@@ -47,7 +47,7 @@ LD_KERNEL(atomics, 64)(Global to, Global of) {
 }
 
 // Block 0 waits for what block 1 has written.
-LD_KERNEL(release, 64)(Global to, Global of) {
+LD_DEVICE void release(Global to, Global of) {
     const i64 flag = 4096, mine = 4 * thread();
     if (block() == 1) {
         to.store(mine, of.load<u32>(mine));
@@ -61,7 +61,7 @@ LD_KERNEL(release, 64)(Global to, Global of) {
     to.store(1024 + mine, to.load<u32>(mine) + 1);
 }
 
-LD_KERNEL(copies, 64)(Global to, Global of) {
+LD_DEVICE void copies(Global to, Global of) {
     Shared memory = shared_memory();
     copy_async<16>(memory, 16 * thread(), of, 16 * thread(), thread() % 17);
     copy_commit();
@@ -76,7 +76,7 @@ LD_KERNEL(copies, 64)(Global to, Global of) {
     for (u32 at = thread(); at < 768; at += threads()) to.store(1024 + 4 * at, memory.load<u32>(4 * at));
 }
 
-LD_KERNEL(indices, 64)(Global to, Global) {
+LD_DEVICE void indices(Global to, Global) {
     Global mine = to + 32 * (block() * threads() + thread());
     mine.store(0, thread());
     mine.store(4, threads());
@@ -86,7 +86,7 @@ LD_KERNEL(indices, 64)(Global to, Global) {
     mine.store(20, warp());
 }
 
-LD_KERNEL(collectives, 64)(Global to, Global of) {
+LD_DEVICE void collectives(Global to, Global of) {
     const u32 value = of.load<u32>(4 * thread());
     Global mine = to + 64 * thread();
     mine.store(0, shfl(value, (thread() * 7 + 3) % 32));
@@ -101,7 +101,7 @@ LD_KERNEL(collectives, 64)(Global to, Global of) {
     mine.store(24, memory.load<u32>(4 * (thread() ^ 31)));
 }
 
-LD_KERNEL(words, 64)(Global to, Global of) {
+LD_DEVICE void words(Global to, Global of) {
     for (u32 at = thread(); at < 4096; at += threads()) {
         const u32 a = of.load<u32>(12 * at), b = of.load<u32>(12 * at + 4), c = of.load<u32>(12 * at + 8);
         Global made = to + 24 * at;
@@ -115,7 +115,7 @@ LD_KERNEL(words, 64)(Global to, Global of) {
 }
 
 // Every 16-bit code there, and 65536 floats back.
-LD_KERNEL(conversions, 64)(Global to, Global of) {
+LD_DEVICE void conversions(Global to, Global of) {
     for (u32 code = thread(); code < 65536; code += threads()) {
         to.store(4 * code, half_to_float(static_cast<u16>(code)));
         to.store(262144 + 4 * code, bfloat16_to_float(static_cast<u16>(code)));
@@ -129,7 +129,7 @@ template <int count> LD_DEVICE void put(Global to, Fragment<u32, count> found) {
     for (int index = 0; index < count; ++index) to.store(16 * thread() + 4 * index, found[index]);
 }
 
-LD_KERNEL(matrices, 64)(Global to, Global of) {
+LD_DEVICE void matrices(Global to, Global of) {
     Shared memory = shared_memory();
     memory.store(16 * thread(), of.load<Quad>(16 * thread()));
     sync_block();
@@ -161,26 +161,47 @@ template <class T> LD_DEVICE void put(Global to, Fragment<T, 4> found) {
     for (int index = 0; index < 4; ++index) to.store(16 * thread() + 4 * index, found[index]);
 }
 
-LD_KERNEL(products_f16, 64)(Global to, Global of) {
+LD_DEVICE void products_f16(Global to, Global of) {
     const auto [a, b, c] = operands<float>(of);
     put(to, mma_f16(a, b, c));
 }
 
-LD_KERNEL(products_bf16, 64)(Global to, Global of) {
+LD_DEVICE void products_bf16(Global to, Global of) {
     const auto [a, b, c] = operands<float>(of);
     put(to, mma_bf16(a, b, c));
 }
 
-LD_KERNEL(products_s8, 64)(Global to, Global of) {
+LD_DEVICE void products_s8(Global to, Global of) {
     const auto [a, b, c] = operands<i32>(of);
     put(to, mma_s8(a, b, c));
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-LD_KERNEL(products_e4m3, 64)(Global to, Global of) {
+LD_DEVICE void products_e4m3(Global to, Global of) {
     const auto [a, b, c] = operands<float>(of);
     put(to, mma_e4m3(a, b, c));
 }
 #endif
+
+LD_KERNEL(primitives, 64)(Global to, Global of, i64 which) {
+    switch (which) {
+        case 0: return memory(to, of);
+        case 1: return shared(to, of);
+        case 2: return atomics(to, of);
+        case 3: return release(to, of);
+        case 4: return copies(to, of);
+        case 5: return indices(to, of);
+        case 6: return collectives(to, of);
+        case 7: return words(to, of);
+        case 8: return conversions(to, of);
+        case 9: return matrices(to, of);
+        case 10: return products_f16(to, of);
+        case 11: return products_bf16(to, of);
+        case 12: return products_s8(to, of);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+        case 13: return products_e4m3(to, of);
+#endif
+    }
+}
 
 }  // namespace ld
