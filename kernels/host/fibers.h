@@ -12,8 +12,27 @@ namespace ld::host {
 
 constexpr size_t STACK = 256 << 10;  // host_build.py refuses kernels with frames that could not fit
 
+struct Stack {
+    char* bottom = nullptr;
+    size_t size = 0;
+};
+
 // Stacks are used again: fresh pages cost more than a small block's whole run.
-inline std::vector<char*> free_stacks;
+inline std::vector<Stack> free_stacks;
+
+// Its bottom is null where there is no memory. Tops stand at different places of their pages: else all would share the
+// same few sets of the cache.
+inline Stack take_stack() {
+    static size_t made = 0;
+    if (!free_stacks.empty()) {
+        const Stack found = free_stacks.back();
+        free_stacks.pop_back();
+        return found;
+    }
+    void* bottom = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bottom == MAP_FAILED) return {};
+    return {static_cast<char*>(bottom), STACK - made++ % 61 * 320};
+}
 
 inline Context launcher_context;
 inline Watched launcher_watched;
@@ -23,20 +42,21 @@ class Fiber {
     Fiber() = default;
     Fiber(const Fiber&) = delete;
     ~Fiber() {
-        if (!stack_) return;
-        free_stacks.push_back(stack_);
+        if (!stack_.bottom) return;
         end();
+        free_stacks.push_back(stack_);
     }
 
     // False where there is no memory for its stack.
     bool start(void (*run)()) {
-        if (!stack_ && !(stack_ = new_stack())) return false;
+        if (!stack_.bottom) stack_ = take_stack();
+        if (!stack_.bottom) return false;
         end();
-        watched_.bottom = stack_;
-        watched_.size = STACK;
+        watched_.bottom = stack_.bottom;
+        watched_.size = stack_.size;
         watch_start(watched_);
         started_ = true;
-        prepare(context_, stack_, STACK, run);
+        prepare(context_, stack_.bottom, stack_.size, run);
         return true;
     }
 
@@ -64,16 +84,6 @@ class Fiber {
     }
 
   private:
-    static char* new_stack() {
-        if (!free_stacks.empty()) {
-            char* found = free_stacks.back();
-            free_stacks.pop_back();
-            return found;
-        }
-        void* made = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        return made == MAP_FAILED ? nullptr : static_cast<char*>(made);
-    }
-
     void end() {
         if (started_) watch_end(watched_);
         started_ = false;
@@ -81,7 +91,7 @@ class Fiber {
 
     Context context_;
     Watched watched_;
-    char* stack_ = nullptr;
+    Stack stack_;
     bool started_ = false;
 };
 

@@ -1,8 +1,8 @@
 """Kernels compiled for this machine's CPU: libraries in the user's cache, each built once.
 
-A kernel's library is small and links against the runtime's, which runs it. A name holds the digest of all that went into
-a library (text, compiler, flags), and a library appears under it at once and complete: processes may build the same one
-side by side, and one that is killed leaves nothing that another would load.
+A source's library is small and links against the runtime's, which runs its kernels. A library's name holds the digest of
+all that went into it (text, compiler, flags), and it appears under that name at once and complete: processes may build
+the same one side by side, and one that is killed leaves nothing that another would load.
 
 Refuses: to do without a C++ compiler (LP300), and what that does not compile (LP301).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -41,13 +42,19 @@ BUILDS = {
 _ERROR_LINES = 12
 
 
-def kernel_library(name: str, source: str, build: str = "plain") -> Path:
-    """The library of kernel `name`, whose text `source` is not joined yet; built where it is not there."""
+_KERNEL = re.compile(r"^ *LD_KERNEL\((\w+)", re.MULTILINE)
+
+
+def kernel_library(source: str, build: str = "plain") -> Path:
+    """The library of all kernels of a text that is not joined yet; built where it is not there."""
     runtime = runtime_library(build)
-    text = f"{joined(source, f'{name}.cu')}\nnamespace ld {{ LD_HOST_ENTRY({name}) }}\n"
-    # Beside each other: the kernel finds the runtime wherever the cache is moved to.
+    text = joined(source)
+    names = _KERNEL.findall(text)
+    entries = "".join(f"LD_HOST_ENTRY({name})\n" for name in names)
+    # Beside each other: the kernels find the runtime wherever the cache is moved to.
     link = (f"-L{runtime.parent}", f"-l:{runtime.name}", "-Wl,-rpath,$ORIGIN")
-    return _library(f"kernel_{name}", text, (*FLAGS, *BUILDS[build], f"-I{folder()}"), link)
+    flags = (*FLAGS, *BUILDS[build], f"-I{folder()}")
+    return _library("_".join(names[:1]) or "kernels", f"{text}\nnamespace ld {{\n{entries}}}\n", flags, link)
 
 
 def runtime_library(build: str = "plain") -> Path:
@@ -76,18 +83,19 @@ def compiler() -> tuple[str, ...]:
     for command in (asked,) if asked else ([name] for name in COMPILERS):
         if shutil.which(command[0]):
             return tuple(command)
+    missing = " or ".join(f"`{name}`" for name in (asked[:1] or COMPILERS))
     raise LayoutError(
-        f"running kernels on the CPU needs a C++ compiler: there is no `{' or `'.join([asked[0]] if asked else [*COMPILERS])}`",
+        f"running kernels on the CPU needs a C++ compiler, and there is no {missing}",
         code="LP300",
         name="no-compiler",
-        help="install g++ or clang++, or name another one's command in CXX; all other backends do without",
+        help="install g++ or clang++, or name another compiler's command in CXX; every other backend does without",
     )
 
 
 def _library(stem: str, text: str, flags: tuple[str, ...], link: tuple[str, ...]) -> Path:
     command = compiler()
     made_of = "\0".join((text, _headers(), _version(command), *command, *flags, *link))
-    name = f"{stem}_{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
+    name = f"host_{stem}_{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
     path = _folder() / name
     if not path.is_file():
         with tempfile.TemporaryDirectory(prefix=".building_", dir=path.parent) as place:

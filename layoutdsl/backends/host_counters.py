@@ -35,7 +35,7 @@ class Traffic:
 
 @dataclass(frozen=True, order=True)
 class Line:
-    """Where accesses stand: a line of a source file, the memory (global, shared), the way (load, store), the width in bytes."""
+    """Where accesses stand: a line of a file, the `space` (global, shared), the `way` (load, store), bytes per lane."""
 
     file: str
     line: int

@@ -65,18 +65,13 @@ class Result(Structure):
     ]
 
 
-class Library:
-    """A loaded kernel: its `entry`, how many parameters it has, and the most threads per block it is compiled for."""
+class Loaded:
+    """A kernel that can be called: its `entry`, how many parameters it has, and the most threads that it is made for."""
 
     def __init__(self, path: Path, name: str):
-        self.loaded = ctypes.CDLL(str(path))
-        self.entry = ctypes.cast(getattr(self.loaded, f"{name}_entry"), c_void_p)
-        self.parameters, self.max_threads = (c_uint32 * 2).in_dll(self.loaded, f"{name}_facts")
-
-
-@cache
-def library(path: Path, name: str) -> Library:
-    return Library(path, name)
+        loaded = ctypes.CDLL(str(path))
+        self.entry = ctypes.cast(getattr(loaded, f"{name}_entry"), c_void_p)
+        self.parameters, self.max_threads = (c_uint32 * 2).in_dll(loaded, f"{name}_facts")
 
 
 @cache

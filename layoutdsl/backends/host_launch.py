@@ -8,8 +8,8 @@
 
 A kernel is anything with name, source, threads and shared. Each buffer that it may reach is said before: by address, so
 tables of addresses are buffers as well as what they point to. What a kernel does wrong is a LayoutError that names the
-kernel, block, thread and line: LP303 outside of a buffer, LP304 not aligned, LP305 threads that part ways at a barrier or
-collective, LP306 all wait, LP307 a race on shared memory. Refuses launches that no GPU would take (LP302).
+kernel, block, thread and line: LP303 outside of a buffer, LP304 not aligned, LP305 threads that part ways at a barrier,
+LP306 all wait, LP307 a race on shared memory. Refuses launches that no GPU would take (LP302).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any, Protocol
 
@@ -91,13 +92,12 @@ class Launcher:
 
     def launch(self, kernel: Kernel, grid: int, arguments: Sequence[int]) -> None:
         """Run `grid` blocks to their end. Every argument is an 8-byte integer: an address or a number."""
-        host_build.check_loaded(self.build)
-        library = host_interface.library(host_build.kernel_library(kernel.name, kernel.source, self.build), kernel.name)
-        _check_launch(kernel, grid, arguments, library)
+        loaded = _loaded(kernel.name, kernel.source, self.build)
+        _check_launch(kernel, grid, arguments, loaded)
         buffers = [host_interface.Buffer(b.start, b.bytes, b.name.encode(), b.writable) for b in _apart(self._buffers)]
         schedule = self.schedule
         request = host_interface.Request(
-            entry=library.entry,
+            entry=loaded.entry,
             arguments=(ctypes.c_uint64 * len(arguments))(*(int(value) & 2**64 - 1 for value in arguments)),
             buffers=(host_interface.Buffer * len(buffers))(*buffers),
             buffer_count=len(buffers),
@@ -154,18 +154,32 @@ def _apart(buffers: Sequence[_Buffer]) -> Iterator[_Buffer]:
         yield held
 
 
-def _check_launch(kernel: Kernel, grid: int, arguments: Sequence[int], library: host_interface.Library) -> None:
+@lru_cache(maxsize=1024)
+def _loaded(name: str, source: str, build: str) -> host_interface.Loaded:
+    host_build.check_loaded(build)
+    path = host_build.kernel_library(source, build)
+    try:
+        return host_interface.Loaded(path, name)
+    except AttributeError:
+        raise LayoutError(
+            f"kernel `{name}` is not in its source: no line of it begins with `LD_KERNEL({name},`",
+            code="LP302",
+            name="wrong-launch",
+        ) from None
+
+
+def _check_launch(kernel: Kernel, grid: int, arguments: Sequence[int], loaded: host_interface.Loaded) -> None:
     wrong = None
     if kernel.threads % WARP or not 0 < kernel.threads <= MOST_THREADS:
         wrong = f"{kernel.threads} threads per block: a block has whole warps of {WARP}, at most {MOST_THREADS} threads"
-    elif kernel.threads > library.max_threads:
-        wrong = f"{kernel.threads} threads per block: LD_KERNEL allows it {library.max_threads}"
+    elif kernel.threads > loaded.max_threads:
+        wrong = f"{kernel.threads} threads per block: LD_KERNEL allows it {loaded.max_threads}"
     elif not 0 <= kernel.shared <= MOST_SHARED:
         wrong = f"{kernel.shared} bytes of shared memory: a block has at most {MOST_SHARED}"
     elif not 0 < grid <= MOST_BLOCKS:
         wrong = f"{grid} blocks: a grid has 1 to {MOST_BLOCKS}"
-    elif len(arguments) != library.parameters:
-        wrong = f"{len(arguments)} arguments: it has {library.parameters} parameters"
+    elif len(arguments) != loaded.parameters:
+        wrong = f"{len(arguments)} arguments: it has {loaded.parameters} parameters"
     if wrong is not None:
         raise LayoutError(f"kernel `{kernel.name}` launched with {wrong}", code="LP302", name="wrong-launch")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
-_INCLUDE = re.compile(r'^[ \t]*#include "([\w./]+\.cuh)"[ \t]*$')
+_INCLUDE = re.compile(r'^[ \t]*#include "([\w./]+\.cuh?)"[ \t]*$')
 
 
 @lru_cache(maxsize=1)
