@@ -8,7 +8,6 @@ What is missing stands there with its remedy. Nothing is compiled, and neither t
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,33 +82,22 @@ def _arch() -> str:
 
 def _torch() -> str:
     """Read from the file that says it: importing torch takes seconds."""
+    from layoutdsl.backends.cuda_toolkit import check_torch
+
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     built = re.search(r"^cuda\b.*= *'([\d.]+)'", text, flags=re.M)
-    if built is None:
-        raise LayoutError(
-            f"torch {version('torch')} is a build without CUDA",
-            code="LP330",
-            name="torch-without-cuda",
-            help="pip install --force-reinstall torch, from PyPI, where torch for Linux is a build with it",
-        )
-    return f"{version('torch')}, for CUDA {built[1]}"
+    cuda = None if built is None else built[1]
+    check_torch(version("torch"), cuda)
+    return f"{version('torch')}, for CUDA {cuda}"
 
 
 def _cache() -> str:
-    from layoutdsl.backends.cuda_compile import folder
+    from layoutdsl.backends.cuda_compile import check_cache
 
-    place = folder()
-    there = next(path for path in (place, *place.parents) if path.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise LayoutError(
-            f"{place} cannot be written, so that each process compiles its kernels anew",
-            code="LP331",
-            name="cache-not-writable",
-            help="let XDG_CACHE_HOME name a folder that can",
-        )
+    place = check_cache()
     sizes = [path.stat().st_size for path in (place / "entries").rglob("*") if path.is_file()]
     return f"{place}, kernels: {len(sizes)}, {sum(sizes) / 1e3:.1f} kB"
 

@@ -33,6 +33,14 @@ def scratch(name: str, plan: Plan) -> int:
     return _module(name).scratch(plan)
 
 
+def device(name: str, wanted: str = "cpu") -> str:
+    """The torch device on which a backend runs what is wanted on one: `cuda` runs on a GPU alone.
+
+    LayoutError where that needs a GPU and this machine has none that can be used.
+    """
+    return _module(name).device(wanted) if name == "cuda" else wanted
+
+
 def _module(name: str) -> Any:
     if name not in BACKENDS:
         raise LayoutError(

@@ -65,7 +65,7 @@ def headers() -> Path:
         return found
     raise LayoutError(
         f"`{found}` has no device.cuh, which every CUDA kernel includes",
-        code="LP327",
+        code="LP328",
         name="no-headers",
         help="pip install --force-reinstall --no-deps layoutdsl",
     )
@@ -74,6 +74,20 @@ def headers() -> Path:
 def folder() -> Path:
     """Where compiled kernels are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layoutdsl" / "cuda"
+
+
+def check_cache() -> Path:
+    """That folder; LayoutError where kernels cannot be kept there."""
+    place = folder()
+    there = next(path for path in (place, *place.parents) if path.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return place
+    raise LayoutError(
+        f"{place} cannot be written, so that each process compiles its kernels anew",
+        code="LP331",
+        name="cache-not-writable",
+        help="let XDG_CACHE_HOME name a folder that can",
+    )
 
 
 @lru_cache(maxsize=4)
@@ -102,7 +116,7 @@ def _compile(name: str, text: str, options: ProgramOptions) -> bytes:
         version = ".".join(map(str, compiler().version))
         raise LayoutError(
             f"NVRTC {version} does not compile kernel `{name}` for {options.arch}:\n{log}",
-            code="LP326",
+            code="LP327",
             name="does-not-compile",
             help="the text is `layoutdsl plan --emit cuda`; where a plan of ours made it, please report it",
         ) from None

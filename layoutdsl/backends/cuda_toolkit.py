@@ -116,6 +116,17 @@ def gpus() -> tuple[Gpu, ...]:
     return tuple(map(_gpu, range(count)))
 
 
+def check_torch(version: str, cuda: str | None) -> None:
+    """LayoutError for a torch that was built without CUDA."""
+    if cuda is None:
+        raise LayoutError(
+            f"torch {version} is a build without CUDA",
+            code="LP326",
+            name="torch-without-cuda",
+            help="pip install --force-reinstall torch, from PyPI, where torch for Linux is a build with it",
+        )
+
+
 def _gpu(index: int) -> Gpu:
     (device,) = done(cuda_driver.cuDeviceGet(index))
     (name,) = done(cuda_driver.cuDeviceGetName(128, device))

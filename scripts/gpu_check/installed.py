@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.doctor import examine
 from rows import ABSENT, FAILED, PASSED, Row
+
+from layoutdsl.doctor import examine
 
 
 def check(backend: str) -> Iterator[Row]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from rows import ABSENT, FAILED, PASSED, Row
 
 from layoutdsl import LayoutError
 from layoutdsl.backends import host_launch, kernel_sources
-from rows import ABSENT, FAILED, PASSED, Row
 
 SOURCE = (kernel_sources.folder() / "primitives_check.cu").read_text(encoding="utf-8")
 NAMES = tuple(re.findall(r"^LD_KERNEL\(check_(\w+), 64\)", SOURCE, flags=re.M))

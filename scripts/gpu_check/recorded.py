@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from layoutdsl import conform
 from rows import FAILED, PASSED, Row
 from wheels import ROOT
+
+from layoutdsl import conform
 
 GOLDEN = ROOT / "tests" / "golden"
 HOST_EVERY = 16
