@@ -46,9 +46,9 @@ def watched(tool: str, name: str) -> tuple[str, str]:
 
 
 def judged(status: int, said: str) -> tuple[str, str]:
-    lines = [line.lstrip("= ") for line in said.splitlines() if line.strip()]
+    lines = [line.lstrip("= ") for line in said.splitlines() if line.strip("= ") not in ("", "COMPUTE-SANITIZER")]
     if status == FOUND:
-        return FAILED, next((line for line in said.splitlines() if line.startswith("=========") and ":" not in line), "")
+        return FAILED, lines[0]
     if status == 0 and DONE in said:
         return PASSED, lines[-1]
     return ABSENT, lines[-1] if lines else f"ended with {status}"
