@@ -12,8 +12,28 @@ from typing import Any
 
 import torch
 
-from layoutdsl.backends import cuda_toolkit
+from layoutdsl.backends import buffers, cuda_run, cuda_toolkit
+from layoutdsl.backends.cuda_launch import Launcher
+from layoutdsl.backends.cuda_run import scratch
 from layoutdsl.errors import LayoutError
+from layoutdsl.plan import Lost, Plan
+
+__all__ = ["amend", "device", "run", "scratch"]
+
+
+def run(
+    plan: Plan,
+    tensors: buffers.Given,
+    out: Mapping[str, torch.Tensor] | None = None,
+    report: list[Lost] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Runs with an `out` may be captured in a CUDA graph, once one outside has compiled and loaded its kernels. What a
+    replay refuses is not told."""
+    return cuda_run.run(_launcher(tensors, out), plan, tensors, out, report)
+
+
+def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
+    cuda_run.amend(_launcher(tensors, out), plan, tensors, out)
 
 
 def device(wanted: str) -> str:
@@ -27,6 +47,11 @@ def _ready() -> None:
     """LayoutError where no kernel can run on this machine."""
     cuda_toolkit.gpus()
     cuda_toolkit.check_torch(torch.__version__, torch.version.cuda)
+
+
+def _launcher(tensors: Any, out: Any) -> Launcher:
+    _ready()
+    return Launcher(_gpu(tensors, out))
 
 
 def _gpu(tensors: Any, out: Any) -> torch.device:

@@ -35,6 +35,11 @@ class Launcher:
         self.arch = arch_of(*torch.cuda.get_device_capability(self.device))
         check_arch(self.arch)
 
+    def reads(self, name: str, tensor: torch.Tensor) -> None:
+        """Kernels reach all memory of their GPU: nothing has to be said before."""
+
+    writes = reads
+
     def launch(self, kernel: Kernel, grid: int, arguments: Sequence[int]) -> None:
         """Start `grid` blocks. Arguments are 8 bytes each: addresses and sizes. LayoutError where the kernel does not
         compile, or wants more shared memory than this GPU has."""
