@@ -74,12 +74,14 @@ def plans(pair: Pair, specs: Sequence[str] = ()) -> Iterator[Plan]:
 
 def kernels_of(plan: Plan) -> Iterator[Kernel]:
     """Every kernel that a plan launches, some more than once."""
-    from layoutdsl.backends import cuda_lower
+    from layoutdsl.backends import cuda_lower, cuda_numbers
+    from layoutdsl.backends.cuda_run import ALIGNED
 
+    yield cuda_numbers.numbers_kernel()
     yield from (call.kernel for call in (*cuda_lower.reductions(plan), *cuda_lower.checks(plan)))
     for index in range(len(plan.programs)):
-        lowered = cuda_lower.lowered(plan, index)
-        yield from (call.kernel for call in (*lowered.checks, *lowered.writes, *lowered.compares))
+        found = cuda_lower.lowered(plan, index, ALIGNED)
+        yield from (call.kernel for call in (*found.checks, *found.writes, *found.compares))
 
 
 def compile_all(kernels: Iterable[Kernel], archs: Sequence[str]) -> list[Cubin]:

@@ -1,7 +1,7 @@
 """Ways to carry out a plan. All give the same bytes; a backend chooses how, never what.
 
-Each is a module with `run(plan, tensors, out, report) -> tensors` and `scratch(plan) -> bytes`, imported when it is
-first asked for.
+Each is a module with `run(plan, tensors, out, report) -> tensors`, `amend(plan, tensors, out)` and
+`scratch(plan) -> bytes`, imported when it is first asked for.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from layoutdsl.errors import LayoutError, did_you_mean
 if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
-BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu", "cuda")}
-EXTRAS = {"reference": "torch", "torch": "torch", "cpu": "torch,cpu", "cuda": "torch,cuda"}
-"""What pip has to install for each: `layoutdsl[torch,cpu]`."""
+BACKENDS = {"reference": "torch", "torch": "torch", "cpu": "torch,cpu", "host": "torch", "cuda": "torch,cuda"}
+"""Each is a module of its name; what pip has to install for it, as in `layoutdsl[torch,cpu]`."""
 
 _OPTIONAL = {"torch": "torch", "numpy": "numpy", "numba": "numba", "llvmlite": "llvmlite", "cuda": "cuda-python"}
 """Modules that may be missing, and what pip calls them."""
@@ -26,6 +25,12 @@ _OPTIONAL = {"torch": "torch", "numpy": "numpy", "numba": "numba", "llvmlite": "
 def load(name: str) -> Callable[..., Any]:
     """The `run` function of a backend; LayoutError where it does not exist or what it needs is not installed."""
     return _module(name).run
+
+
+def amend(name: str, plan: Plan, tensors: Any, out: Any) -> None:
+    """Carry out a plan that writes only some places of its outputs into `out`: all others stay as they are. Whatever is
+    refused is refused before anything is written."""
+    _module(name).amend(plan, tensors, out)
 
 
 def scratch(name: str, plan: Plan) -> int:
@@ -50,7 +55,7 @@ def _module(name: str) -> Any:
             help=did_you_mean(name, BACKENDS) or f"backends: {', '.join(BACKENDS)}",
         )
     try:
-        return import_module(BACKENDS[name])
+        return import_module(f"layoutdsl.backends.{name}")
     except ModuleNotFoundError as error:
         missing = _OPTIONAL.get((error.name or "").split(".")[0])
         if missing is None:
@@ -59,5 +64,5 @@ def _module(name: str) -> Any:
             f"backend `{name}` needs {missing}, which is not installed",
             code="LP151",
             name="not-installed",
-            help=f"pip install 'layoutdsl[{EXTRAS[name]}]'",
+            help=f"pip install 'layoutdsl[{BACKENDS[name]}]'",
         ) from None

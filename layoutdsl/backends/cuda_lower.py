@@ -1,0 +1,247 @@
+"""What the cuda and the host backend launch: a plan's programs as calls of kernels.
+
+A call goes over one grid of codes (axes.py), for all experts at once. Kernels are shared by ranks, layers and shapes;
+numbers, tables and addresses make a call of them. An address is named in the arguments, and found by cuda_run.py:
+
+    status                             where a refusal is marked
+    to, lost                           the output, and its count of values that became 0
+    addresses                          the table of the sources' addresses: a row per source, of one per expert
+    n_columns, k_columns, actions      the grid's tables
+    n_sources, k_sources               the source addresses of the entries, gathered where an axis is
+    keys                               what a reduction found
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Axis, Grid, aligned, digits, listed, paired, written
+from layoutdsl.backends.boxes import may_share
+from layoutdsl.backends.cuda_codes import may_refuse
+from layoutdsl.backends.cuda_grids import THREADS, Form, named_text, parameters
+from layoutdsl.codes import code_named
+from layoutdsl.plan import Check, Plan, Program
+from layoutdsl.recodes import Recode
+
+LANES = 5
+"""Bits of a thread's number in its warp, which say what piece of the target it has."""
+
+PIECES = 1 << 30
+"""Most pieces of one expert in a call."""
+
+Source = tuple[str, int]
+"""(input, first byte)"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`name` is unique by the text; `source` includes what it uses of kernels/; `shared`: bytes of dynamic memory."""
+
+    name: str
+    source: str
+    threads: int
+    shared: int
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One launch of `blocks` blocks. `arguments`: numbers, and names of addresses; `sources`: the rows of their table."""
+
+    kernel: Kernel
+    blocks: int
+    arguments: tuple[int | str, ...]
+    experts: int
+    output: str = ""
+    reduction: str = ""
+    sources: tuple[Source, ...] = ()
+    grid: Grid | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """One program. `checks` find what is refused and write nothing, `writes` find it as well; `compares` hold elements
+    that share a place against what has been written there."""
+
+    checks: tuple[Call, ...] = ()
+    writes: tuple[Call, ...] = ()
+    compares: tuple[Call, ...] = ()
+
+
+@cache
+def lowered(plan: Plan, index: int, alignment: int) -> Lowered:
+    """The program of that index, on tensors whose addresses are multiples of `alignment`."""
+    program = plan.programs[index]
+    if program.recode.name == "shape":
+        return Lowered()
+    parts = [_Lowering(plan, part, alignment) for part in (program, *_fill(plan, program))]
+    shares = any(may_share(move) for move in program.moves if move.kind == "data")
+    return Lowered(
+        tuple(call for part in parts if may_refuse(part.recode) for call in part.looks("check")),
+        tuple(call for part in reversed(parts) for call in part.writes()),
+        tuple(parts[0].looks("compare")) if shares else (),
+    )
+
+
+@cache
+def reductions(plan: Plan) -> tuple[Call, ...]:
+    """The calls that find what recodes need to know before."""
+    programs = {program.output: program for program in plan.programs}
+    found = [_Lowering(plan, programs[reduction.output], 1) for reduction in plan.reductions]
+    return tuple(call for part in found for call in part.looks("largest"))
+
+
+@cache
+def checks(plan: Plan) -> tuple[Call, ...]:
+    """The calls that look at what must hold in the data, but for stored shapes."""
+    return tuple(call for check in plan.checks if check.kind != "shape" for call in _checked(plan, check))
+
+
+def _checked(plan: Plan, check: Check) -> Iterator[Call]:
+    info = plan.input[check.tensor]
+    numbers = {"expected": 0, "first": 0, "other_row": 1, **dict(zip(("expected", "first"), check.expect))}
+    sources = ((check.tensor, 0), *([(check.other, 0)] if check.other else []))
+    form = Form(check.kind, "copy", info.code, info.code)
+    for grid in listed(check.moves):
+        n = grid.n.copy()
+        n[PART] = 0
+        call = Call(kernel(form), 0, (), (plan.experts[2] or 1) if info.experts else 1, sources=sources)
+        yield from _looking(form, call, replace(grid, n=n), numbers)
+
+
+def _fill(plan: Plan, program: Program) -> Iterator[Program]:
+    """Pads that repeat a source's value, as a program of their own."""
+    if program.fill is None:
+        return
+    fill, code = program.fill, plan.output[program.output].code
+    recode = Recode("offset", fill.code, code, fill.plus)
+    yield Program(program.output, fill.sources, recode, fill.moves)
+
+
+class _Lowering:
+    def __init__(self, plan: Plan, program: Program, alignment: int):
+        self.plan, self.program, self.info = plan, program, plan.output[program.output]
+        self.recode, self.operand = program.recode, next(iter(program.operands), None)
+        self.copies = (plan.experts[2] or 1) if self.info.experts and not self.info.shared else 1
+        self.expert = self.info.codes * code_named(self.info.code).bits // 8
+        self.alignment = math.gcd(alignment, self.expert) if self.copies > 1 else alignment
+        self.reduction = next((one for one in plan.reductions if one.name == program.reduction), None)
+        over = self.reduction.output if self.reduction else program.output
+        self.scale = next(one.recode for one in plan.programs if one.output == over)
+
+    def writes(self) -> Iterator[Call]:
+        bits = code_named(self.info.code).bits
+        for grid in written(self.program.moves, self.operand):
+            if self.recode.name == "constant":
+                grid = replace(grid, actions=np.where(grid.actions == DATA, self.recode.power, grid.actions))
+            most = (min(4, self.alignment) * 8 // bits).bit_length() - 1
+            unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, most))
+            if bits == 4 and not unit:
+                grid = paired(grid)
+                unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, 1))
+            form = self._form("write", unit)
+            for part in _rectangles(grid, unit.count("n"), unit.count("k")):
+                order = digits(part.n, part.k, len(unit) + LANES)[len(unit) :]
+                numbers = {
+                    "kinds": part.actions.shape[1], "bits": len(order),
+                    "mask": sum(1 << at for at, letter in enumerate(order) if letter == "n"),
+                    "k_first": int(_step(part.k[DST], unit + order, "k") < _step(part.n[DST], unit + order, "n")),
+                }  # fmt: skip
+                pieces = part.n.shape[1] * part.k.shape[1] >> len(unit)
+                yield self._call(form, part, pieces, numbers)
+
+    def looks(self, use: str) -> Iterator[Call]:
+        """Calls that look at every element."""
+        form = self._form(use, "")
+        for grid in listed(self.program.moves, self.operand):
+            yield from _looking(form, self._call(form, grid, 0, {}), grid, self._numbers())
+
+    def _form(self, use: str, unit: str) -> Form:
+        recode, stepwise = self.recode.name, self.plan.habits.int16 == "stepwise"
+        counts = use == "write" and self.program.output in dict(self.plan.losses)
+        return Form(
+            use,
+            "stepwise" if recode == "int16_scale" and stepwise else "copy" if recode == "constant" else recode,
+            self.recode.source, self.recode.target, unit,
+            self.operand.code if self.operand and use != "largest" else "", counts,
+        )  # fmt: skip
+
+    def _call(self, form: Form, grid: Grid, pieces: int, numbers: Mapping[str, int]) -> Call:
+        scales = self.reduction.globals if self.reduction else ()
+        sources = [
+            *((name, 0) for name in self.program.sources),
+            *((name, 0) for name in (self.operand.sources if self.operand else ())),
+            *((name, at * 4) for name, at in scales),
+        ]
+        made = Call(kernel(form), 0, (), self.copies, self.program.output, self.program.reduction, tuple(sources))
+        return _placed(form, made, grid, pieces, {**self._numbers(), **numbers})
+
+    def _numbers(self) -> dict[str, int]:
+        """What the program's recode needs to know."""
+        a, b = code_named(self.recode.source), code_named(self.recode.target)
+        beside = len(self.program.sources)
+        scales = self.reduction.globals if self.reduction else ()
+        return {
+            "power": self.recode.power, "to_step": self.expert, "beside_row": beside,
+            "plus": self.operand.plus if self.operand else a.bias or (b.bias if self.recode.name == "fp8_nibbles" else 0),
+            "slot_step": int(self.reduction is not None and self.reduction.scope == "expert"),
+            "scales_row": beside + len(self.operand.sources if self.operand else ()), "parts": len(scales),
+            "reciprocal": int(self.reduction is not None and self.reduction.reciprocal),
+            "scale_power": self.scale.power, "within": int(self.scale.target == "s0e5m3"),
+        }  # fmt: skip
+
+
+def _looking(form: Form, call: Call, grid: Grid, numbers: Mapping[str, int]) -> Iterator[Call]:
+    k_first = int(_step(np.unique(grid.k[SRC]), "", "k") < _step(np.unique(grid.n[SRC]), "", "n"))
+    yield _placed(form, call, grid, grid.n.shape[1] * grid.k.shape[1], {**numbers, "k_first": k_first})
+
+
+def _placed(form: Form, call: Call, grid: Grid, pieces: int, numbers: Mapping[str, int]) -> Call:
+    """The call with its grid: blocks, and the numbers that say where its entries are."""
+    blocks = -(-pieces // THREADS)
+    known = {
+        **numbers, "experts": call.experts, "blocks_per_expert": blocks,
+        "n_count": grid.n.shape[1], "k_count": grid.k.shape[1],
+        "n_per_expert": grid.n.shape[1] if grid.gather_n else 0, "k_per_expert": grid.k.shape[1] if grid.gather_k else 0,
+    }  # fmt: skip
+    arguments = tuple(known.get(name, name) for name in parameters(form))
+    return replace(call, blocks=blocks * call.experts, arguments=arguments, grid=grid)
+
+
+def _step(values: np.ndarray, taken: str, letter: str) -> float:
+    """How far the next digit of an axis goes."""
+    at = 1 << taken.count(letter)
+    return float(abs(values[at] - values[0])) if len(values) > at else np.inf
+
+
+def _rectangles(grid: Grid, n_bits: int, k_bits: int) -> Iterator[Grid]:
+    """The grid without what it keeps, as whole pieces; of PIECES at most."""
+    live = grid.actions != KEPT
+    n_live = live[grid.n[KIND]].reshape(-1, 1 << n_bits, live.shape[1]).any(axis=1)
+    for n_first, n_last in _ranges(n_live):
+        k_live = n_live[n_first][grid.k[KIND]].reshape(-1, 1 << k_bits).any(axis=1, keepdims=True)
+        for k_first, k_last in _ranges(k_live):
+            if not k_live[k_first]:
+                continue
+            most = max(PIECES // (k_last - k_first), 1)
+            for first in range(n_first, n_last, most):
+                last = min(first + most, n_last)
+                yield replace(
+                    grid, n=grid.n[:, first << n_bits : last << n_bits], k=grid.k[:, k_first << k_bits : k_last << k_bits]
+                )
+
+
+def _ranges(rows: np.ndarray) -> Iterator[tuple[int, int]]:
+    """First and last of each stretch of equal rows."""
+    borders = [0, *(np.flatnonzero(np.any(rows[1:] != rows[:-1], axis=1)) + 1).tolist(), len(rows)]
+    yield from zip(borders, borders[1:])
+
+
+@cache
+def kernel(form: Form) -> Kernel:
+    name, text = named_text(form)
+    return Kernel(name, text, THREADS, 0)
