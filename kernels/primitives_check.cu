@@ -66,9 +66,11 @@ LD_KERNEL(check_ballot, 64)(Global in, Global out) {
 // The order in which threads come to an atomic operation is open: only what they leave behind is compared.
 LD_KERNEL(check_atomics, 64)(Global in, Global out) {
     const Global from = row(in), to = row(out), common = out + (i64{block()} * 4096 + 32);
+    if (thread() == 0) common.store<u64>(8, ~0ull);
+    sync_block();
     atomic_add(common, 0, from.load<u32>(0));
     atomic_add(common, 4, static_cast<float>(from.load<u8>(4)));
-    atomic_min(common, 8, from.load<u64>(8) | 1ull << 63);
+    atomic_min(common, 8, from.load<u64>(8));
     to.store<u32>(0, from.load<u32>(16) % 2);
     to.store<u32>(4, atomic_swap_if(to, 0, 1, from.load<u32>(20)));
     to.store<u32>(8, atomic_add(to, 0, from.load<u32>(24)));

@@ -9,12 +9,12 @@
 
 namespace ld {
 
-inline u32 thread() { return host::here->thread; }
-inline u32 threads() { return host::here->threads; }
-inline u32 block() { return host::here->block; }
-inline u32 blocks() { return host::here->blocks; }
-inline u32 lane() { return host::here->thread % 32; }
-inline u32 warp() { return host::here->thread / 32; }
+inline u32 thread() { return host::place().thread; }
+inline u32 threads() { return host::place().threads; }
+inline u32 block() { return host::place().block; }
+inline u32 blocks() { return host::place().blocks; }
+inline u32 lane() { return host::place().thread % 32; }
+inline u32 warp() { return host::place().thread / 32; }
 
 inline void sync_block(Site site) { host::sync_block(site); }
 inline void sync_warp(Site site) { host::sync_warp(site); }

@@ -10,7 +10,7 @@
 
 namespace ld::host {
 
-const Place* here = nullptr;
+const Place& place() { return self->place; }
 
 inline Phases launches;  // what a launch did comes before what the next one does
 
@@ -100,7 +100,6 @@ inline void run_turn(Warp& warp) {
         Lane& lane = warp.lanes[Schedule::lane(i, twist)];
         if (lane.state != State::ready) continue;
         self = &lane;
-        here = &lane.place;
         lane.fiber.enter();
         self = nullptr;
     }

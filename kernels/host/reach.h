@@ -13,9 +13,15 @@ inline const Buffer* buffer_at(u64 address) {
     return after != first && address - after[-1].start <= after[-1].bytes ? after - 1 : nullptr;
 }
 
+// The same for a base: where one buffer ends and another one starts, an offset before it means the former.
+inline const Buffer* buffer_of(u64 base, i64 offset) {
+    const Buffer* before = offset < 0 ? buffer_at(base - 1) : nullptr;
+    return before ? before : buffer_at(base);
+}
+
 // An access belongs to the buffer of its base: that it falls into some other one does not make it right.
 inline char* reach_global(const char* what, u64 at, i64 offset, u32 bytes, u32 aligned, bool writes, Site site) {
-    const Buffer* buffer = buffer_at(at);
+    const Buffer* buffer = buffer_of(at, offset);
     if (!buffer)
         LD_STOP(Fault::bounds, site, "%s of %u bytes at address 0x%llx + %lld: no buffer of this launch is there", what,
                 bytes, at, offset);
@@ -51,7 +57,7 @@ inline Moment moment(const Lane& lane, u32 tally) {
 }
 
 inline void check_race(SharedBytes::Race race, const char* what, u32 bytes, u64 place, Site site) {
-    if (!race.with) return;
+    if (!race.with || !FINDS_RACES) return;
     const Tally& other = grid.tallies.all()[race.with->tally];
     const char* way = race.copying ? "copy under way" : other.way == Way::load ? "load" : "store";
     LD_STOP(Fault::race, site, "%s of %u bytes at offset %llu of shared memory races with the %s of thread %u at %s:%u", what,
@@ -59,12 +65,14 @@ inline void check_race(SharedBytes::Race race, const char* what, u32 bytes, u64 
 }
 
 const void* read_global(u64 at, i64 offset, u32 bytes, Site site) {
+    maybe_others();
     const char* place = reach_global("load", at, offset, bytes, bytes, false, site);
     note_access(reinterpret_cast<u64>(place), bytes, grid.tallies.index({site, Space::global, Way::load, bytes}));
     return place;
 }
 
 void* write_global(u64 at, i64 offset, u32 bytes, Site site) {
+    maybe_others();
     char* place = reach_global("store", at, offset, bytes, bytes, true, site);
     note_access(reinterpret_cast<u64>(place), bytes, grid.tallies.index({site, Space::global, Way::store, bytes}));
     grid.idle = 0;

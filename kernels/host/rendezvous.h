@@ -107,4 +107,9 @@ inline void poll(const char* primitive, Site site) {
 
 void pause(Site site) { poll("pause", site); }
 
+// A GPU may let others run between any two accesses.
+inline void maybe_others() {
+    if (grid.request.order == Order::random && random_below(16) == 0) self->fiber.leave();
+}
+
 }  // namespace ld::host

@@ -7,11 +7,11 @@
 
 namespace ld::host {
 
-// Who runs now.
+// Who runs now; one and the same for all that a thread does.
 struct Place {
     u32 thread, threads, block, blocks;
 };
-LD_RUNTIME extern const Place* here;
+LD_RUNTIME __attribute__((const)) const Place& place();
 
 // Checked, counted, and where the bytes are on this machine. A fault ends the launch and does not return.
 LD_RUNTIME const void* read_global(u64 at, i64 offset, u32 bytes, Site site);

@@ -23,6 +23,13 @@ void __tsan_write_range(void* address, unsigned long size);
 
 namespace ld::host {
 
+// ThreadSanitizer finds races by itself: it must get to see them.
+#if defined(LD_THREAD_SANITIZER)
+constexpr bool FINDS_RACES = false;
+#else
+constexpr bool FINDS_RACES = true;
+#endif
+
 // A stack as the sanitizers see it.
 struct Watched {
     const void* bottom = nullptr;

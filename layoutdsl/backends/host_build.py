@@ -1,8 +1,8 @@
 """Kernels compiled for this machine's CPU: libraries in the user's cache, each built once.
 
-A source's library is small and links against the runtime's, which runs its kernels. A library's name holds the digest of
-all that went into it (text, compiler, flags), and it appears under that name at once and complete: processes may build
-the same one side by side, and one that is killed leaves nothing that another would load.
+A source's library is small and links against the runtime's, which runs its kernels. A library's name holds the digest
+of all that went into it (text, compiler, flags), and it appears under that name at once and complete: processes may
+build the same one side by side, and one that is killed leaves nothing that another would load.
 
 Refuses: to do without a C++ compiler (LP300), and what that does not compile (LP301).
 """
@@ -59,10 +59,9 @@ def kernel_library(source: str, build: str = "plain") -> Path:
 
 def runtime_library(build: str = "plain") -> Path:
     """The library that runs kernels; built where it is not there."""
-    flags = (*FLAGS, *BUILDS[build], f"-I{folder() / 'host'}")
-    if build == "thread":  # its bookkeeping would be reported: it tells ThreadSanitizer itself what kernels do
-        flags = (*flags, "-fno-sanitize=thread", "-DLD_THREAD_SANITIZER")
-    return _library("runtime", '#include "runtime.cpp"\n', flags, BUILDS[build])
+    # ThreadSanitizer would report the runtime's own bookkeeping: instead the runtime tells it what kernels do.
+    kind = ("-DLD_THREAD_SANITIZER",) if build == "thread" else BUILDS[build]
+    return _library("runtime", '#include "runtime.cpp"\n', (*FLAGS, *kind, f"-I{folder() / 'host'}"), ())
 
 
 def check_loaded(build: str) -> None:

@@ -66,7 +66,7 @@ class Result(Structure):
 
 
 class Loaded:
-    """A kernel that can be called: its `entry`, how many parameters it has, and the most threads that it is made for."""
+    """A kernel that can be called: its `entry`, how many parameters it has, the most threads that it is made for."""
 
     def __init__(self, path: Path, name: str):
         loaded = ctypes.CDLL(str(path))
