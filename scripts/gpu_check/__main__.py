@@ -29,7 +29,7 @@ LIMITS = {
     "installed": 15,
     "primitives": 25,
     "recorded": 60,
-    "plans": 40,
+    "reference": 40,
     "graphs": 20,
     "sanitizer": 40,
     "bandwidth": 30,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from plans import NAMES, inputs_of, outcome, plan_named, raw
+from reference import NAMES, inputs_of, outcome, plan_named, raw
 from rows import ABSENT, FAILED, PASSED, Row
 
 

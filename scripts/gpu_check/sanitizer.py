@@ -58,7 +58,7 @@ def small() -> None:
     """A few conversions, as short as can be."""
     import torch
 
-    from plans import inputs_of, plan_named
+    from reference import inputs_of, plan_named
 
     for name in PLANS:
         plan = plan_named(name)

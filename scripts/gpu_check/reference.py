@@ -28,7 +28,7 @@ def check(backend: str) -> Iterator[Row]:
 
 
 def row(name: str, wrong: list[str], count: int) -> Row:
-    return Row("plans", name, FAILED if wrong else PASSED, "; ".join(wrong) or f"{count} tensors")
+    return Row("reference", name, FAILED if wrong else PASSED, "; ".join(wrong) or f"{count} tensors")
 
 
 def held(plan: Plan, given: Tensors, backend: str) -> tuple[list[str], int]:
