@@ -89,7 +89,8 @@ def test_a_check_that_breaks_fails(script, monkeypatch):
 
 def test_every_check_is_a_module_and_all_end_in_four_minutes(script):
     assert sum(script.LIMITS.values()) < 235
-    assert all("def check(backend: str) -> Iterator[Row]:" in (SCRIPT / f"{name}.py").read_text() for name in script.LIMITS)
+    for name in script.LIMITS:
+        assert "def check(backend: str) -> Iterator[Row]:" in (SCRIPT / f"{name}.py").read_text()
 
 
 def test_wheels_are_of_pinned_versions(script):
@@ -186,8 +187,8 @@ SUMMARY = "========= ERROR SUMMARY: 0 errors\n"
         (0, f"========= COMPUTE-SANITIZER\nthe conversions are done\n{SUMMARY}", ("passed", "ERROR SUMMARY: 0 errors")),
         (
             9,
-            "========= COMPUTE-SANITIZER\n========= Invalid __global__ write of size 16 bytes\n=========     at k+0x10\n",
-            ("failed", "Invalid __global__ write of size 16 bytes"),
+            "========= COMPUTE-SANITIZER\n========= Invalid __global__ write of size 16\n=========     at k+0x10\n",
+            ("failed", "Invalid __global__ write of size 16"),
         ),
         (
             1,

@@ -31,7 +31,8 @@ def run(capsys, monkeypatch, tmp_path):
 
 def counted(said: str) -> tuple[int, int, int]:
     """Kernels, compiled ones, those in the cache."""
-    found = re.fullmatch(r"(\d+) kernels for [\w, ]+, [\d.]+ kB: (\d+) compiled, (\d+) were in the cache, [\d.]+ s\n", said)
+    form = r"(\d+) kernels for [\w, ]+, [\d.]+ kB: (\d+) compiled, (\d+) were in the cache, [\d.]+ s\n"
+    found = re.fullmatch(form, said)
     assert found, said
     kernels, fresh, cached = map(int, found.groups())
     return kernels, fresh, cached

@@ -1,7 +1,7 @@
 """How fast conversions are: bytes read and written in a second, over those of a device copy of as many bytes.
 
-Both are replays of a CUDA graph, so that it is the GPU's time alone; the time of a whole run, with what the CPU does and
-the look at what was refused, stands beside it.
+Both are replays of a CUDA graph, so that it is the GPU's time alone; the time of a whole run, with what the CPU does
+and the look at what was refused, stands beside it.
 """
 
 from __future__ import annotations

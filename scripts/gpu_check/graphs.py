@@ -1,4 +1,4 @@
-"""Conversions captured in a CUDA graph: replayed with other weights in the same storage they give the reference's bytes."""
+"""Conversions captured in a CUDA graph: replayed with other weights in place they give the reference's bytes."""
 
 from __future__ import annotations
 

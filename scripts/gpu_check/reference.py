@@ -1,4 +1,4 @@
-"""Plans of every kind against the reference: new tensors and given ones, another stream, and values that are refused."""
+"""Plans of every kind against the reference: new tensors and given ones, another stream, values that are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheels import ROOT
 from layoutdsl import LayoutError, Plan, backends, compile_plan
 
 sys.path.insert(0, str(ROOT / "tests"))
-from plans import NAMES, inputs_of, plan_named  # noqa: E402
+from plans import NAMES, inputs_of, plan_named
 
 Tensors = dict[str, torch.Tensor]
 Outcome = dict[str, bytes] | str
@@ -34,8 +34,9 @@ def row(name: str, wrong: list[str], count: int) -> Row:
 def held(plan: Plan, given: Tensors, backend: str) -> tuple[list[str], int]:
     """What differs from the reference, and how many tensors were compared."""
     wanted = outcome(plan, given, "reference")
-    there = {name: tensor.to(backends.device(backend)) for name, tensor in given.items()}
-    out = {info.name: torch.zeros(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device=backends.device(backend))
+    device = backends.device(backend)
+    there = {name: tensor.to(device) for name, tensor in given.items()}
+    out = {info.name: torch.zeros(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device=device)
            for info in plan.outputs}
     wrong = [] if outcome(plan, there, backend) == wanted else ["new tensors differ"]
     if outcome(plan, there, backend, out) != wanted:
@@ -73,7 +74,8 @@ def refused(backend: str) -> Iterator[Row]:
     given = inputs_of(fp8)
     given["w13.gate.weight_scale"].view(-1)[3] = float("inf")
     yield row("a scale that is infinite", *held(fp8, given, backend))
-    gptq = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 128}, params={"group": 32, "act_order": True})
+    params = {"group": 32, "act_order": True}
+    gptq = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 128}, params=params)
     given = inputs_of(gptq)
     given["linear.g_idx"][:] = 0
     yield row("an order without groups", *held(gptq, given, backend))

@@ -27,7 +27,8 @@ DONE = "the conversions are done"
 def check(backend: str) -> Iterator[Row]:
     tool = shutil.which("compute-sanitizer", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if backend == "host" or tool is None:
-        yield Row("sanitizer", ", ".join(TOOLS), ABSENT, "needs a GPU" if tool else "compute-sanitizer is not installed")
+        why = "needs a GPU" if tool else "compute-sanitizer is not installed"
+        yield Row("sanitizer", ", ".join(TOOLS), ABSENT, why)
         return
     with ThreadPoolExecutor() as pool:
         yield from pool.map(lambda name: Row("sanitizer", name, *watched(tool, name)), TOOLS)
@@ -57,7 +58,6 @@ def judged(status: int, said: str) -> tuple[str, str]:
 def small() -> None:
     """A few conversions, as short as can be."""
     import torch
-
     from reference import inputs_of, plan_named
 
     for name in PLANS:
