@@ -21,9 +21,11 @@ from functools import cache
 import numpy as np
 
 from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Axis, Grid, aligned, digits, listed, paired, written
+from layoutdsl.backends import cuda_tiles
 from layoutdsl.backends.boxes import may_share
-from layoutdsl.backends.cuda_codes import may_refuse
+from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
 from layoutdsl.backends.cuda_grids import THREADS, Form, named_text, parameters
+from layoutdsl.backends.tiles import Tiles, row, source_order, tiled
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan, Program
 from layoutdsl.recodes import Recode
@@ -136,6 +138,8 @@ class _Lowering:
     def writes(self) -> Iterator[Call]:
         bits = code_named(self.info.code).bits
         for grid in written(self.program.moves, self.operand):
+            found, grid = tiled(grid, bits) if self._moves_words(grid) else ([], grid)
+            yield from map(self._tiles, found)
             if self.recode.name == "constant":
                 grid = replace(grid, actions=np.where(grid.actions == DATA, self.recode.power, grid.actions))
             most = (min(4, self.alignment) * 8 // bits).bit_length() - 1
@@ -153,6 +157,44 @@ class _Lowering:
                 }  # fmt: skip
                 pieces = part.n.shape[1] * part.k.shape[1] >> len(unit)
                 yield self._call(form, part, pieces, numbers)
+
+    def _moves_words(self, grid: Grid) -> bool:
+        """Whether whole words can be recoded, wherever they come from."""
+        a, b = code_named(self.recode.source), code_named(self.recode.target)
+        plain = self.recode.name == "copy" or (self.recode.name == "offset" and not self.recode.power)
+        eights = self.recode.name in ZERO_POINTS and not self.operand and self._numbers()["plus"] == 8
+        return a.bits == b.bits and (plain or eights) and not (grid.gather_n or grid.gather_k)
+
+    def _tiles(self, tiles: Tiles) -> Call:
+        code = code_named(self.recode.source)
+        to, source = (self._rows(tiles, side, code.bits) for side in ("target", "source"))
+        form = cuda_tiles.Form(
+            self.recode.name if self.recode.name in ZERO_POINTS else "copy", code.name, source_order(tiles.digits), source[0], to[0]
+        )
+        count = tiles.counts[0] * tiles.counts[1]
+        blocks = -(-count // cuda_tiles.WARPS)
+        numbers = {"to_step": self.expert, "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
+        for name, (_, steps) in (("to", to), ("from", source)):
+            numbers |= {f"{name}_{which}": step for which, step in steps.items()}
+        arguments = tuple(numbers.get(name, name) for name in cuda_tiles.parameters(form))
+        rows = ((self.program.sources[tiles.part], 0),)
+        return Call(tile_kernel(form), blocks * self.copies, arguments, self.copies, self.program.output, sources=rows)
+
+    def _rows(self, tiles: Tiles, side: str, bits: int) -> tuple[cuda_tiles.Rows, dict[str, int]]:
+        """How one side's digits lie in memory, and its steps in bytes."""
+        steps = sorted(getattr(digit, side) for digit in tiles.digits)
+        near = row(steps)
+        found = {name: getattr(digit, side) * bits // 8 for name, digit in
+                 (("first", tiles.first), ("fast", tiles.fast), ("slow", tiles.slow))}
+        groups: list[int] = []
+        for at in range(near, len(steps)):
+            if groups and steps[at] == 2 * steps[at - 1]:
+                groups[-1] += 1
+            else:
+                found[f"row{len(groups)}"] = steps[at] * bits // 8
+                groups.append(1)
+        width = math.gcd(self.alignment, (bits << near) // 8, *found.values())
+        return cuda_tiles.Rows(near, tuple(groups), width), found
 
     def looks(self, use: str) -> Iterator[Call]:
         """Calls that look at every element."""
@@ -245,3 +287,9 @@ def _ranges(rows: np.ndarray) -> Iterator[tuple[int, int]]:
 def kernel(form: Form) -> Kernel:
     name, text = named_text(form)
     return Kernel(name, text, THREADS, 0)
+
+
+@cache
+def tile_kernel(form: cuda_tiles.Form) -> Kernel:
+    name, text = cuda_tiles.named_text(form)
+    return Kernel(name, text, cuda_tiles.WARPS * 32, cuda_tiles.shared(form))

@@ -187,6 +187,8 @@ class Conversion:
             names["keys"] = self.keys[call.reduction].data_ptr()
         if call.grid is not None:
             names |= self._tables(call.grid)
+        else:
+            names |= self._source(call)
         arguments = [names[one] if isinstance(one, str) else one for one in call.arguments]
         self.launcher.launch(call.kernel, call.blocks, arguments)
 
@@ -200,6 +202,15 @@ class Conversion:
             plain = names[f"{axis}_columns"] + SRC * entries.shape[1] * 8
             names[f"{axis}_sources"] = plain if gathered is None else gathered.data_ptr()
         return names
+
+    def _source(self, call: Call) -> dict[str, int]:
+        """The experts' tensors at equal steps, or as a row of the table."""
+        (name, _), = call.sources
+        found = [self.given[name][e if len(self.given[name]) > 1 else 0].data_ptr() for e in range(call.experts)]
+        steps = {b - a for a, b in zip(found, found[1:])} or {0}
+        if len(steps) == 1 and min(steps) >= 0:
+            return {"from": found[0], "from_step": steps.pop()}
+        return {"from": self.addresses.data_ptr() + self.rows[call] * 8, "from_step": -1}
 
     def _alignment(self, program: Program) -> int:
         """Bytes that all tensors of a program are aligned to."""
