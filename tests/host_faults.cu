@@ -29,8 +29,11 @@ enum Fault : i64 {
     TWO_COLLECTIVES,
     SYNC_WHILE_OTHERS_SHFL,
     NO_SYNC_WARP,
+    // copy
+    SOURCE_OVERWRITTEN,
     // chain
     NEVER_RELEASED,
+    PLAIN_LOADS,
     // add_up
     LOST_UPDATE,
     // locals
@@ -121,10 +124,24 @@ LD_KERNEL(meet, 64)(Global in, Global out, i64 fault) {
     out.store<u32>(4 * thread(), sum + words.load<u32>(4 * (63 - thread())));
 }
 
+// Copies words to out, by way of shared memory, and counts them up.
+LD_KERNEL(copy, 32)(Global words, Global out, i64 fault) {
+    const Shared mine = shared_memory() + 4 * thread();
+    const u32 word = words.load<u32>(4 * thread());
+    copy_async<4>(mine, 0, words, 4 * thread());
+    copy_commit();
+    if (fault == SOURCE_OVERWRITTEN) words.store<u32>(4 * thread(), word + 1);
+    copy_wait<0>();
+    words.store<u32>(4 * thread(), word + 1);
+    out.store<u32>(4 * thread(), mine.load<u32>(0));
+}
+
 // out[place] = numbers[0] + ... + numbers[place]: each block waits for the one before it.
 LD_KERNEL(chain, 32)(Global numbers, Global out, Global turn, i64 backwards, i64 fault) {
     const u32 place = backwards ? blocks() - 1 - block() : block();
     if (thread() != 0) return;
+    if (fault == PLAIN_LOADS)
+        while (turn.load<u32>(0) != place + 1) continue;
     while (load_acquire(turn, 0) != place) pause();
     const u32 before = place == 0 ? 0 : out.load<u32>(4 * (place - 1));
     out.store<u32>(4 * place, before + numbers.load<u32>(4 * place));

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from layoutdsl.backends.host_launch import Launcher, Schedule
+from layoutdsl.backends.host_build import COMPILERS
+from layoutdsl.backends.host_launch import FORWARD, Launcher, Schedule
 from layoutdsl.backends.kernel_sources import folder
+
+if not any(map(shutil.which, COMPILERS)):
+    pytest.skip("no C++ compiler is installed", allow_module_level=True)
 
 PRIMITIVES = tuple(re.findall(r"^LD_KERNEL\((\w+)", (folder() / "primitives_check.cu").read_text(), re.MULTILINE))
 
@@ -31,10 +37,10 @@ def launched(
     given: dict[str, np.ndarray],
     made: dict[str, np.ndarray],
     *numbers: int,
-    schedule: Schedule = Schedule(),
+    schedule: Schedule = FORWARD,
     build: str = "plain",
 ) -> Launcher:
-    """The launcher after a launch with the addresses of `given`, then those of `made`, which it changes, then numbers."""
+    """The launcher after a launch with the addresses of `given`, then of `made`, which it changes, then numbers."""
     launcher = Launcher(schedule, build)
     for name, array in given.items():
         launcher.reads(name, array)

@@ -240,7 +240,7 @@ def test_every_short_float(dtype, name):
 
 @pytest.mark.parametrize("shift, name", [(13, "check_float_to_half"), (16, "check_float_to_bfloat16")])
 def test_around_every_tie(shift, name):
-    """Every code of the shorter float, as a float, and what lies half a step and a hair around it; NaNs of all kinds."""
+    """Every code of the shorter float, as a float, and what lies half a step and a hair from it; all kinds of NaNs."""
     halves = np.arange(1 << 16, dtype="u2").view("f2").astype("f4").view("u4")
     exact = halves if shift == 13 else np.arange(1 << 16, dtype="u4") << 16
     around = [exact + np.uint32(step & 0xFFFFFFFF) for step in (0, 1, -1)]
@@ -301,8 +301,8 @@ def operands(name: str, seed: int) -> np.ndarray:
     """Rows whose products and sums are exact in double precision: of all signs, subnormals and zeros among them."""
     random, given = np.random.default_rng(seed), rows(seed)
     if name == "mma_f16":
-        codes = random.integers(0, 1 << 14, (*given.shape[:2], 12)) | random.integers(0, 2, (*given.shape[:2], 12)) << 15
-        put(given, 0, codes.astype("u2"))
+        magnitudes, signs = (random.integers(0, most, (*given.shape[:2], 12)) for most in (1 << 14, 2))
+        put(given, 0, (magnitudes | signs << 15).astype("u2"))
     if name == "mma_bf16":
         eighths = (random.integers(-256, 257, (*given.shape[:2], 12)) / 8).astype("f4")
         put(given, 0, (eighths.view("u4") >> 16).astype("u2"))

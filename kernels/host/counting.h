@@ -62,7 +62,14 @@ inline void count_accesses(Warp& warp) {
     for (u32 lane = 0; lane < WARP; ++lane) warp.lanes[lane].accesses.clear();
 }
 
+constexpr size_t ENDLESS = 1 << 20;
+
 inline void note_access(u64 address, u32 bytes, u32 tally) {
+    if (self->accesses.size() == ENDLESS) {
+        const Tally& of = grid.tallies.all()[tally];
+        LD_STOP(Fault::deadlock, (Site{of.file, of.line}), "%zu accesses since this thread last met others: a loop without end?",
+                ENDLESS);
+    }
     self->accesses.push_back({address, tally, static_cast<u16>(self->place.thread % WARP), static_cast<u16>(bytes)});
 }
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_uint32, c_uint64, c_void_p
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from layoutdsl.backends.host_counters import Counters, Line, Traffic
 
@@ -66,21 +64,16 @@ class Result(Structure):
 
 
 class Loaded:
-    """A kernel that can be called: its `entry`, how many parameters it has, the most threads that it is made for."""
+    """A kernel that can be called: its `entry`, how many parameters it has, the most threads that it is made for, and
+    `launch`, which takes a Request and fills a Result."""
 
     def __init__(self, path: Path, name: str):
-        loaded = ctypes.CDLL(str(path))
-        self.entry = ctypes.cast(getattr(loaded, f"{name}_entry"), c_void_p)
-        self.parameters, self.max_threads = (c_uint32 * 2).in_dll(loaded, f"{name}_facts")
-
-
-@cache
-def launcher(path: Path) -> Any:
-    """The function of the runtime library at `path` that takes a Request and fills a Result."""
-    launch = ctypes.CDLL(str(path)).layoutdsl_launch
-    launch.argtypes = [POINTER(Request), POINTER(Result)]
-    launch.restype = None
-    return launch
+        library = ctypes.CDLL(str(path))
+        self.entry = ctypes.cast(getattr(library, f"{name}_entry"), c_void_p)
+        self.parameters, self.max_threads = (c_uint32 * 2).in_dll(library, f"{name}_facts")
+        self.launch = library.layoutdsl_launch  # of the runtime that this library is bound to, and of no other one
+        self.launch.argtypes = [POINTER(Request), POINTER(Result)]
+        self.launch.restype = None
 
 
 def counters(result: Result) -> Counters:

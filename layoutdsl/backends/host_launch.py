@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -68,6 +68,9 @@ class Schedule:
     seed: int = 0
 
 
+FORWARD = Schedule()
+
+
 def schedules(resident: int = 1, seeds: int = 1) -> list[Schedule]:
     """Every order with every way of copying, for `seeds` seeds."""
     return [Schedule(order, copying, resident, seed) for order, copying, seed in product(ORDERS, COPYING, range(seeds))]
@@ -76,31 +79,40 @@ def schedules(resident: int = 1, seeds: int = 1) -> list[Schedule]:
 class Launcher:
     """Launches kernels one after the other; `counters` sums up what each of them, by name, did."""
 
-    def __init__(self, schedule: Schedule = Schedule(), build: str = "plain"):
+    def __init__(self, schedule: Schedule = FORWARD, build: str = "plain"):
         self.schedule = schedule
         self.build = build
         self.counters: dict[str, Counters] = {}
-        self._buffers: list[_Buffer] = []
+        self._buffers: dict[tuple[int, int], _Buffer] = {}
+        self._table: ctypes.Array[host_interface.Buffer] | None = None
 
     def reads(self, name: str, tensor: Any) -> None:
-        """Kernels may read a tensor or array of this name: a contiguous one, that stays in use."""
-        self._buffers.append(_Buffer(*_stretch(tensor), name, writable=0))
+        """Kernels may read a tensor or array of this name: a contiguous one, that the launcher keeps alive."""
+        self._add(name, tensor, 0)
 
     def writes(self, name: str, tensor: Any) -> None:
-        """Kernels may read and write a tensor or array of this name: a contiguous one, that stays in use."""
-        self._buffers.append(_Buffer(*_stretch(tensor), name, writable=1))
+        """Kernels may read and write a tensor or array of this name; otherwise as `reads`."""
+        self._add(name, tensor, 1)
+
+    def _add(self, name: str, tensor: Any, writable: int) -> None:
+        start, size = _stretch(tensor)
+        known = self._buffers.get((start, size))
+        if size and (known is None or writable > known.writable):
+            self._buffers[start, size] = _Buffer(start, size, name, writable, tensor)
+            self._table = None
 
     def launch(self, kernel: Kernel, grid: int, arguments: Sequence[int]) -> None:
         """Run `grid` blocks to their end. Every argument is an 8-byte integer: an address or a number."""
         loaded = _loaded(kernel.name, kernel.source, self.build)
         _check_launch(kernel, grid, arguments, loaded)
-        buffers = [host_interface.Buffer(b.start, b.bytes, b.name.encode(), b.writable) for b in _apart(self._buffers)]
+        if self._table is None:
+            self._table = _table(self._buffers.values())
         schedule = self.schedule
         request = host_interface.Request(
             entry=loaded.entry,
             arguments=(ctypes.c_uint64 * len(arguments))(*(int(value) & 2**64 - 1 for value in arguments)),
-            buffers=(host_interface.Buffer * len(buffers))(*buffers),
-            buffer_count=len(buffers),
+            buffers=self._table,
+            buffer_count=len(self._table),
             seed=schedule.seed,
             blocks=grid,
             threads=kernel.threads,
@@ -111,7 +123,7 @@ class Launcher:
         )
         result = host_interface.Result()
         with _RUNNING:
-            host_interface.launcher(host_build.runtime_library(self.build))(request, result)
+            loaded.launch(request, result)
             counted = host_interface.counters(result)
         self.counters[kernel.name] = self.counters.get(kernel.name, Counters()) + counted
         if result.fault:
@@ -128,6 +140,7 @@ class _Buffer:
     bytes: int
     name: str
     writable: int
+    held: Any
 
 
 def _stretch(tensor: Any) -> tuple[int, int]:
@@ -139,19 +152,16 @@ def _stretch(tensor: Any) -> tuple[int, int]:
     return tensor.ctypes.data, tensor.nbytes
 
 
-def _apart(buffers: Sequence[_Buffer]) -> Iterator[_Buffer]:
-    """In the order of their addresses; buffers that overlap (views, a tensor given twice) become one."""
-    held: _Buffer | None = None
-    for buffer in sorted((b for b in buffers if b.bytes), key=lambda b: (b.start, -b.bytes)):
-        if held is not None and buffer.start < held.start + held.bytes:
-            size = max(held.bytes, buffer.start + buffer.bytes - held.start)
-            held = _Buffer(held.start, size, held.name, held.writable | buffer.writable)
+def _table(buffers: Iterable[_Buffer]) -> ctypes.Array[host_interface.Buffer]:
+    """In the order of their addresses; buffers that overlap (views, one tensor as two) become one."""
+    apart: list[host_interface.Buffer] = []
+    for buffer in sorted(buffers, key=lambda buffer: (buffer.start, -buffer.bytes)):
+        if apart and buffer.start < apart[-1].start + apart[-1].bytes:
+            apart[-1].bytes = max(apart[-1].bytes, buffer.start + buffer.bytes - apart[-1].start)
+            apart[-1].writable |= buffer.writable
             continue
-        if held is not None:
-            yield held
-        held = buffer
-    if held is not None:
-        yield held
+        apart.append(host_interface.Buffer(buffer.start, buffer.bytes, buffer.name.encode(), buffer.writable))
+    return (host_interface.Buffer * len(apart))(*apart)
 
 
 @lru_cache(maxsize=1024)

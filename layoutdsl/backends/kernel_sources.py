@@ -1,7 +1,6 @@
 """The CUDA sources of `kernels`, and kernels joined into one text: what a compiler and the key of a cache get to see.
 
-    >>> joined('#include "device.cuh"\\n').startswith('#line 1 "device.cuh"')
-    True
+A kernel begins with `#include "device.cuh"`, which declares all that it may use.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _lines(text: str, name: str, seen: set[str]) -> list[str]:
             seen.add(found[1])
             made += _lines(_read(found[1]), found[1], seen)
         made.append(f'#line {number + 1} "{name}"\n')
-    return [line for line in made if line != "#pragma once\n"]
+    return [line if line != "#pragma once\n" else "\n" for line in made]
 
 
 @lru_cache(maxsize=64)
