@@ -61,15 +61,17 @@ def plans(pair: Pair, specs: Sequence[str] = ()) -> Iterator[Plan]:
     source, target = pair
     values = [source.params[name].values or (False, True) for name in CHOSEN if name in source.params]
     names = [f"source.{name}" for name in CHOSEN if name in source.params]
-    for entry, chosen in product(target.try_, product(*values)):
-        n, k = cast(int, entry["n"]), cast(int, entry["k"])
-        stated = {name: value for name, value in entry.items() if name not in ("n", "k")}
-        params = cast(dict[str, ParamValue], stated | dict(zip(names, chosen)))
-        for module, sizes in (("linear", {"n": n, "k": k}), ("moe_gated", {"e": 2, "i": n, "h": k})):
+    for chosen in product(*values):
+        for entry, module in product(target.try_, ("linear", "moe_gated")):
+            n, k = cast(int, entry["n"]), cast(int, entry["k"])
+            sizes = {"n": n, "k": k} if module == "linear" else {"e": 2, "i": n, "h": k}
+            stated = {name: value for name, value in entry.items() if name not in ("n", "k")}
+            params = cast(dict[str, ParamValue], stated | dict(zip(names, chosen)))
             try:
                 yield compile_plan(source, target, module, sizes, params=params, specs=specs)
-            except LayoutError:  # not every parameter goes with every other
-                continue
+            except LayoutError as error:  # not every parameter goes with every other
+                if error.diagnostics[0].name == "no-conversion":  # nor do others help codes of another kind
+                    break
 
 
 def kernels_of(plan: Plan) -> Iterator[Kernel]:
