@@ -1,5 +1,6 @@
 """What is refused before a launch, and what a launch hands to the driver. No kernel runs here."""
 
+import ctypes
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -7,10 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
 
+from cuda import core
+from cuda.core._kernel_arg_handler import ParamHolder
 from cuda.pathfinder import DynamicLibNotFoundError
 from plans import inputs_of, plan_named
 from test_cuda_compile import COPY
@@ -77,9 +82,9 @@ def test_tensors_of_the_cpu(gpu):
 
 
 def test_one_tensor_elsewhere(gpu):
-    given = fake(inputs_of(PLAN))
-    given["w2.scales"] = fake(inputs_of(PLAN), "cuda:1")["w2.scales"]
-    assert refusal(PLAN.run, given, backend="cuda") == "LP165 `w2.scales` stands on cuda:1, others stand on cuda:0"
+    tensors = fake(inputs_of(PLAN))
+    tensors["w2.scales"] = fake(inputs_of(PLAN), "cuda:1")["w2.scales"]
+    assert refusal(PLAN.run, tensors, backend="cuda") == "LP165 `w2.scales` stands on cuda:1, others stand on cuda:0"
 
 
 def test_out_elsewhere(gpu):
@@ -89,10 +94,10 @@ def test_out_elsewhere(gpu):
 
 
 def test_a_tensor_that_is_not_contiguous(gpu):
-    given = fake(inputs_of(PLAN))
+    tensors = fake(inputs_of(PLAN))
     with FakeTensorMode():
-        given["w2.qweight"] = torch.empty_strided((2, 12, 96), (1152, 1, 12), dtype=torch.int32, device="cuda:0")
-    assert refusal(PLAN.run, given, backend="cuda") == "LP330 `w2.qweight` is not contiguous"
+        tensors["w2.qweight"] = torch.empty_strided((2, 12, 96), (1152, 1, 12), dtype=torch.int32, device="cuda:0")
+    assert refusal(PLAN.run, tensors, backend="cuda") == "LP330 `w2.qweight` is not contiguous"
 
 
 def test_a_backend_has_its_device(gpu):
@@ -156,8 +161,8 @@ def recorded(monkeypatch, tmp_path):
 
 def test_a_launch_is_on_the_stream_of_the_tensors_gpu(recorded):
     launcher = cuda_launch.Launcher(torch.device("cuda:1"))
-    launcher.launch(COPY, 7, [2**47, 2**48, 4096])
-    launch = ("launch", ("stream", 0xABC), {"grid": 7, "block": 256, "shmem_size": 0}, (2**47, 2**48, 4096))
+    launcher.launch(COPY, 7, [2**47, 2**64 - 1, 4096])
+    launch = ("launch", ("stream", 0xABC), {"grid": 7, "block": 256, "shmem_size": 0}, (2**47, -1, 4096))
     assert recorded.said == [("current", "cuda:1"), ("cubin", b"\x7fELF"), ("kernel", "copy"), ("stream of", "cuda:1"),
                              launch]
 
@@ -179,3 +184,20 @@ def test_much_shared_memory_is_asked_for(recorded, shared, told):
 def test_a_gpu_that_is_too_old(monkeypatch):
     Recorded(monkeypatch, capability=(7, 5))
     assert refusal(cuda_launch.Launcher, torch.device("cuda")).startswith("LP321 sm_75 is older than sm_80")
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=20))
+def test_arguments_are_eight_bytes_each(values):
+    """What cuda.core lays out for the driver: an array of pointers to the arguments."""
+    made = ParamHolder(tuple(map(cuda_launch._signed, values)))
+    pointers = (ctypes.c_void_p * len(values)).from_address(made.ptr)
+    assert [ctypes.c_uint64.from_address(at).value for at in pointers] == [value % 2**64 for value in values]
+
+
+def test_cuda_core_takes_what_it_is_handed():
+    """Its real types, as far as they work without a driver."""
+    assert core.Stream.from_handle(0).__cuda_stream__() == (0, 0), "torch's default stream"
+    assert core.Stream.from_handle(0xABC).__cuda_stream__() == (0, 0xABC)
+    config = core.LaunchConfig(grid=7, block=256, shmem_size=100 << 10)
+    assert (config.grid, config.block, config.shmem_size) == ((7, 1, 1), (256, 1, 1), 100 << 10)

@@ -47,7 +47,12 @@ class Launcher:
             loaded = _loaded(kernel, self.arch, self.device.index)
             stream = core.Stream.from_handle(torch.cuda.current_stream(self.device).cuda_stream)
             config = core.LaunchConfig(grid=grid, block=kernel.threads, shmem_size=kernel.shared)
-            core.launch(stream, config, loaded, *arguments)
+            core.launch(stream, config, loaded, *map(_signed, arguments))
+
+
+def _signed(value: int) -> int:
+    """The same 8 bytes as a number that cuda.core takes."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 @cache

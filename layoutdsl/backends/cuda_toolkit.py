@@ -135,7 +135,7 @@ def _gpu(index: int) -> Gpu:
         capability.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
     (minor,) = done(cuda_driver.cuDeviceGetAttribute(
         capability.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
-    return Gpu(name.decode(errors="replace").rstrip("\0"), arch_of(major, minor))
+    return Gpu(name.decode(errors="replace").partition("\0")[0], arch_of(major, minor))
 
 
 def done(result: tuple[Any, ...]) -> tuple[Any, ...]:
