@@ -62,13 +62,6 @@ LD_DEVICE Pair pair_of(u32 piece, u32 mask, u32 bits, u32 n_count, u32 k_count, 
     return {(k_first ? slow : within) << n_bits | low.n, (k_first ? within : slow) << k_bits | low.k};
 }
 
-template <int bits> LD_DEVICE u32 load_code(Global from, i64 address) {
-    if constexpr (bits == 4) return from.load<u8>(address >> 1) >> (address & 1) * 4 & 15;
-    if constexpr (bits == 8) return from.load<u8>(address);
-    if constexpr (bits == 16) return from.load<u16>(address * 2);
-    if constexpr (bits == 32) return from.load<u32>(address * 4);
-}
-
 // Writes a piece of `codes` codes at a code's address, but for the bits in `kept`, which stay.
 template <int bits, int codes> LD_DEVICE void store_codes(Global to, i64 address, u32 word, u32 kept) {
     const i64 at = address * bits / 8;
@@ -76,8 +69,6 @@ template <int bits, int codes> LD_DEVICE void store_codes(Global to, i64 address
     if constexpr (bits * codes == 16) to.store<u16>(at, kept ? word | (to.load<u16>(at) & kept) : word);
     if constexpr (bits * codes == 8) to.store<u8>(at, kept ? word | (to.load<u8>(at) & kept) : word);
 }
-
-LD_DEVICE void refuse(Global status) { atomic_min(status, 0, 0ull); }
 
 // The largest value of all lanes, kept in a slot. All lanes of the warp come here.
 LD_DEVICE void keep_largest(Global keys, i64 slot, u64 key) {

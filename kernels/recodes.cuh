@@ -4,6 +4,15 @@
 
 namespace ld {
 
+template <int bits> LD_DEVICE u32 load_code(Global from, i64 address) {
+    if constexpr (bits == 4) return from.load<u8>(address >> 1) >> (address & 1) * 4 & 15;
+    if constexpr (bits == 8) return from.load<u8>(address);
+    if constexpr (bits == 16) return from.load<u16>(address * 2);
+    if constexpr (bits == 32) return from.load<u32>(address * 4);
+}
+
+LD_DEVICE void refuse(Global status) { atomic_min(status, 0, 0ull); }
+
 template <class Source> LD_DEVICE u32 copied(u32 code, bool& bad) {
     bad |= !is_finite<Source>(code);
     return code;

@@ -1,7 +1,7 @@
 // Words of packed codes on their way through a tile: what the generated repacks share that move whole rows
 // (layoutdsl/backends/cuda_tiles.py).
 #pragma once
-#include "device.cuh"
+#include "recodes.cuh"
 
 namespace ld {
 
@@ -30,10 +30,23 @@ LD_DEVICE bool has_code(u32 word, u32 mask, u32 value, u32 ones) {
     return (differs - ones) & ~differs & ones << (ones == 1 ? 31 : ones & 0x100 ? 7 : 15);
 }
 
-// Nibbles around the zero point 8: below it, 15 minus the code is all bits but the topmost turned around.
-LD_DEVICE u32 fp8_nibbles(u32 word) { return word ^ 0x88888888 ^ (~word >> 3 & 0x11111111) * 7; }
-LD_DEVICE u32 plain_nibbles(u32 word) { return word ^ 0x88888888 ^ (word >> 3 & 0x11111111) * 7; }
+// FP4 codes with the sign of their scale.
+LD_DEVICE u32 fold_sign(u32 word, u32 scale) { return word ^ signed_by(0, scale) * 0x11111111; }
 
-LD_DEVICE void refuse(Global status) { atomic_min(status, 0, 0ull); }
+// The nibbles of a word around a zero point (recodes.cuh): each by itself, but for 8, where 15 minus a code is all its bits
+// but the topmost turned around.
+LD_DEVICE u32 fp8_nibbles(u32 word, u32 zero) {
+    if (zero == 8) return word ^ 0x88888888 ^ (~word >> 3 & 0x11111111) * 7;
+    u32 made = 0;
+    for (u32 at = 0; at < 32; at += 4) made |= fp8_nibble(word >> at & 15, zero) << at;
+    return made;
+}
+
+LD_DEVICE u32 plain_nibbles(u32 word, u32 zero) {
+    if (zero == 8) return word ^ 0x88888888 ^ (word >> 3 & 0x11111111) * 7;
+    u32 made = 0;
+    for (u32 at = 0; at < 32; at += 4) made |= plain_nibble(word >> at & 15, zero) << at;
+    return made;
+}
 
 }  // namespace ld

@@ -156,17 +156,19 @@ def _grid(pieces: Sequence[_Piece]) -> Grid:
 
 
 def _joined(axes: Sequence[Axis], data: np.ndarray) -> tuple[Axis, np.ndarray]:
-    """One axis of several, by target, and its kinds: which of them an entry is in, as bits."""
+    """One axis of several, by target, and its kinds: entries of one part that are in the same axes, which each kind has
+    as bits."""
     every = np.concatenate(axes, axis=1)
     owner = np.repeat(np.arange(len(axes)), [axis.shape[1] for axis in axes])
     # Of entries with one target the first stands for all: one that brings data, where there is one.
     order = np.lexsort((~data[owner], every[DST]))
     made, bits = every[:, order], (1 << owner)[order]
     starts = np.flatnonzero(np.diff(made[DST], prepend=-1))
-    kinds, which = np.unique(np.bitwise_or.reduceat(bits, starts), return_inverse=True)
     made = made[:, starts]
-    made[KIND] = which
-    return made, kinds
+    members = np.stack([np.bitwise_or.reduceat(bits, starts), made[PART]])
+    kinds, which = np.unique(members, axis=1, return_inverse=True)
+    made[KIND] = which.reshape(-1)
+    return made, kinds[0]
 
 
 def paired(grid: Grid) -> Grid:

@@ -81,11 +81,10 @@ def lowered(plan: Plan, index: int, alignment: int) -> Lowered:
     if program.recode.name == "shape":
         return Lowered()
     parts = [_Lowering(plan, part, alignment) for part in (program, *_fill(plan, program))]
-    shares = any(may_share(move) for move in program.moves if move.kind == "data")
     return Lowered(
-        tuple(call for part in parts if may_refuse(part.recode) for call in part.looks("check")),
+        tuple(call for part in parts for call in part.checks()),
         tuple(call for part in reversed(parts) for call in part.writes()),
-        tuple(parts[0].looks("compare")) if shares else (),
+        tuple(parts[0].looks("compare")) if parts[0].shares else (),
     )
 
 
@@ -129,6 +128,7 @@ class _Lowering:
         self.plan, self.program, self.info = plan, program, plan.output[program.output]
         self.recode, self.operand = program.recode, next(iter(program.operands), None)
         self.copies = (plan.experts[2] or 1) if self.info.experts and not self.info.shared else 1
+        self.shares = any(may_share(move) for move in program.moves if move.kind == "data")
         self.expert = self.info.codes * code_named(self.info.code).bits // 8
         self.alignment = math.gcd(alignment, self.expert) if self.copies > 1 else alignment
         self.reduction = next((one for one in plan.reductions if one.name == program.reduction), None)
@@ -136,56 +136,99 @@ class _Lowering:
         self.scale = next(one.recode for one in plan.programs if one.output == over)
 
     def writes(self) -> Iterator[Call]:
-        bits = code_named(self.info.code).bits
+        for grid in self._grids():
+            tiles, grid = self._tiled(grid)
+            yield from (self._tiles("move" if one.action == DATA else "fill", one) for one in tiles)
+            yield from self._pieces(grid)
+
+    def checks(self) -> Iterator[Call]:
+        """Calls that find what is refused."""
+        if not may_refuse(self.recode):
+            return
+        if self.shares:
+            yield from self.looks("check")
+            return
+        for grid in self._grids():
+            tiles, grid = self._tiled(grid)
+            yield from (self._tiles("check", one) for one in tiles if one.action == DATA)
+            for n, k in zip(*np.nonzero(grid.actions == DATA)):
+                left = replace(grid, n=grid.n[:, grid.n[KIND] == n], k=grid.k[:, grid.k[KIND] == k])
+                if left.n.size and left.k.size:
+                    yield from self._look("check", left)
+
+    def looks(self, use: str) -> Iterator[Call]:
+        """Calls that look at every element."""
+        for grid in listed(self.program.moves, self.operand):
+            yield from self._look(use, grid)
+
+    def _look(self, use: str, grid: Grid) -> Iterator[Call]:
+        form = self._form(use, "")
+        yield from _looking(form, self._call(form, grid, 0, {}), grid, self._numbers())
+
+    def _grids(self) -> Iterator[Grid]:
         for grid in written(self.program.moves, self.operand):
-            found, grid = tiled(grid, bits) if self._moves_words(grid) else ([], grid)
-            yield from map(self._tiles, found)
-            if self.recode.name == "constant":
-                grid = replace(grid, actions=np.where(grid.actions == DATA, self.recode.power, grid.actions))
-            most = (min(4, self.alignment) * 8 // bits).bit_length() - 1
-            unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, most))
-            if bits == 4 and not unit:
-                grid = paired(grid)
-                unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, 1))
-            form = self._form("write", unit)
-            for part in _rectangles(grid, unit.count("n"), unit.count("k")):
-                order = digits(part.n, part.k, len(unit) + LANES)[len(unit) :]
-                numbers = {
-                    "kinds": part.actions.shape[1], "bits": len(order),
-                    "mask": sum(1 << at for at, letter in enumerate(order) if letter == "n"),
-                    "k_first": int(_step(part.k[DST], unit + order, "k") < _step(part.n[DST], unit + order, "n")),
-                }  # fmt: skip
-                pieces = part.n.shape[1] * part.k.shape[1] >> len(unit)
-                yield self._call(form, part, pieces, numbers)
+            constant = self.recode.name == "constant"
+            yield replace(grid, actions=np.where(grid.actions == DATA, self.recode.power, grid.actions)) if constant else grid
 
-    def _moves_words(self, grid: Grid) -> bool:
-        """Whether whole words can be recoded, wherever they come from."""
+    def _tiled(self, grid: Grid) -> tuple[list[Tiles], Grid]:
+        """Pads are whole words wherever they stand, data where whole words can be recoded."""
         a, b = code_named(self.recode.source), code_named(self.recode.target)
-        plain = self.recode.name == "copy" or (self.recode.name == "offset" and not self.recode.power)
-        eights = self.recode.name in ZERO_POINTS and not self.operand and self._numbers()["plus"] == 8
-        return a.bits == b.bits and (plain or eights) and not (grid.gather_n or grid.gather_k)
+        plain = self.recode.name in ("copy", "fold_sign", *ZERO_POINTS) or self.recode == Recode("offset", a.name, b.name)
+        data = a.bits == b.bits and plain and not (grid.gather_n or grid.gather_k)
+        return tiled(grid, code_named(self.info.code).bits, (grid.actions >= 0) | data & (grid.actions == DATA))
 
-    def _tiles(self, tiles: Tiles) -> Call:
-        code = code_named(self.recode.source)
-        to, source = (self._rows(tiles, side, code.bits) for side in ("target", "source"))
+    def _pieces(self, grid: Grid) -> Iterator[Call]:
+        """The calls that write a grid piece by piece."""
+        bits = code_named(self.info.code).bits
+        most = (min(4, self.alignment) * 8 // bits).bit_length() - 1
+        unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, most))
+        if bits == 4 and not unit:
+            grid = paired(grid)
+            unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, 1))
+        form = self._form("write", unit)
+        for part in _rectangles(grid, unit.count("n"), unit.count("k")):
+            order = digits(part.n, part.k, len(unit) + LANES)[len(unit) :]
+            numbers = {
+                "kinds": part.actions.shape[1], "bits": len(order),
+                "mask": sum(1 << at for at, letter in enumerate(order) if letter == "n"),
+                "k_first": int(_step(part.k[DST], unit + order, "k") < _step(part.n[DST], unit + order, "n")),
+            }  # fmt: skip
+            pieces = part.n.shape[1] * part.k.shape[1] >> len(unit)
+            yield self._call(form, part, pieces, numbers)
+
+    def _tiles(self, use: str, tiles: Tiles) -> Call:
+        to, from_ = (self._rows(tiles, side) for side in ("target", "source"))
+        order = tuple(sorted(tiles.digits, key=lambda digit: digit.target))
+        moves = use == "move"
+        operand = self.operand if moves else None
         form = cuda_tiles.Form(
-            self.recode.name if self.recode.name in ZERO_POINTS else "copy", code.name, source_order(tiles.digits), source[0], to[0]
-        )
+            use, self.info.code if use == "fill" else self.recode.source, len(tiles.digits),
+            cuda_tiles.Rows(0) if use == "check" else to[0], cuda_tiles.Rows(0) if use == "fill" else from_[0],
+            source_order(tiles.digits) if moves else (),
+            self.recode.name if moves and self.recode.name in ("fold_sign", *ZERO_POINTS) else "copy",
+            operand.code if operand else "", tuple(at for at, digit in enumerate(order) if digit.beside and operand),
+        )  # fmt: skip
         count = tiles.counts[0] * tiles.counts[1]
         blocks = -(-count // cuda_tiles.WARPS)
-        numbers = {"to_step": self.expert, "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
-        for name, (_, steps) in (("to", to), ("from", source)):
-            numbers |= {f"{name}_{which}": step for which, step in steps.items()}
+        numbers = {**self._numbers(), "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
+        numbers |= {f"to_{which}": step for which, step in to[1].items()}
+        numbers |= {f"from_{which}": step for which, step in from_[1].items()}
+        numbers |= {f"beside_{which}": getattr(tiles, which).beside for which in ("first", "fast", "slow")}
+        numbers |= {f"beside_digit{at}": digit.beside for at, digit in enumerate(order)}
+        bits = code_named(self.info.code).bits
+        numbers["value"] = sum(tiles.action << at for at in range(0, 32, bits)) if use == "fill" else 0
+        names = [self.program.sources[tiles.part]] if use != "fill" else []
+        names += [operand.sources[tiles.part]] if operand else []
         arguments = tuple(numbers.get(name, name) for name in cuda_tiles.parameters(form))
-        rows = ((self.program.sources[tiles.part], 0),)
-        return Call(tile_kernel(form), blocks * self.copies, arguments, self.copies, self.program.output, sources=rows)
+        sources = tuple((name, 0) for name in names)
+        return Call(tile_kernel(form), blocks * self.copies, arguments, self.copies, self.program.output, sources=sources)
 
-    def _rows(self, tiles: Tiles, side: str, bits: int) -> tuple[cuda_tiles.Rows, dict[str, int]]:
+    def _rows(self, tiles: Tiles, side: str) -> tuple[cuda_tiles.Rows, dict[str, int]]:
         """How one side's digits lie in memory, and its steps in bytes."""
+        bits = code_named(self.info.code).bits
         steps = sorted(getattr(digit, side) for digit in tiles.digits)
         near = row(steps)
-        found = {name: getattr(digit, side) * bits // 8 for name, digit in
-                 (("first", tiles.first), ("fast", tiles.fast), ("slow", tiles.slow))}
+        found = {which: getattr(getattr(tiles, which), side) * bits // 8 for which in ("first", "fast", "slow")}
         groups: list[int] = []
         for at in range(near, len(steps)):
             if groups and steps[at] == 2 * steps[at - 1]:
@@ -195,12 +238,6 @@ class _Lowering:
                 groups.append(1)
         width = math.gcd(self.alignment, (bits << near) // 8, *found.values())
         return cuda_tiles.Rows(near, tuple(groups), width), found
-
-    def looks(self, use: str) -> Iterator[Call]:
-        """Calls that look at every element."""
-        form = self._form(use, "")
-        for grid in listed(self.program.moves, self.operand):
-            yield from _looking(form, self._call(form, grid, 0, {}), grid, self._numbers())
 
     def _form(self, use: str, unit: str) -> Form:
         recode, stepwise = self.recode.name, self.plan.habits.int16 == "stepwise"
@@ -263,24 +300,15 @@ def _step(values: np.ndarray, taken: str, letter: str) -> float:
 def _rectangles(grid: Grid, n_bits: int, k_bits: int) -> Iterator[Grid]:
     """The grid without what it keeps, as whole pieces; of PIECES at most."""
     live = grid.actions != KEPT
-    n_live = live[grid.n[KIND]].reshape(-1, 1 << n_bits, live.shape[1]).any(axis=1)
-    for n_first, n_last in _ranges(n_live):
-        k_live = n_live[n_first][grid.k[KIND]].reshape(-1, 1 << k_bits).any(axis=1, keepdims=True)
-        for k_first, k_last in _ranges(k_live):
-            if not k_live[k_first]:
-                continue
-            most = max(PIECES // (k_last - k_first), 1)
-            for first in range(n_first, n_last, most):
-                last = min(first + most, n_last)
-                yield replace(
-                    grid, n=grid.n[:, first << n_bits : last << n_bits], k=grid.k[:, k_first << k_bits : k_last << k_bits]
-                )
-
-
-def _ranges(rows: np.ndarray) -> Iterator[tuple[int, int]]:
-    """First and last of each stretch of equal rows."""
-    borders = [0, *(np.flatnonzero(np.any(rows[1:] != rows[:-1], axis=1)) + 1).tolist(), len(rows)]
-    yield from zip(borders, borders[1:])
+    n_blocks, k_blocks = grid.n.reshape(6, -1, 1 << n_bits), grid.k.reshape(6, -1, 1 << k_bits)
+    wanted, which = np.unique(live[n_blocks[KIND]].any(axis=1), axis=0, return_inverse=True)
+    for at, kinds in enumerate(wanted):
+        k = k_blocks[:, kinds[k_blocks[KIND]].any(axis=1)]
+        if not k.size:
+            continue
+        n = n_blocks[:, which.reshape(-1) == at]
+        for part in np.array_split(n, -(-n.shape[1] * k.shape[1] // PIECES), axis=1):
+            yield replace(grid, n=part.reshape(6, -1), k=k.reshape(6, -1))
 
 
 @cache

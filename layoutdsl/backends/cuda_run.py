@@ -188,7 +188,7 @@ class Conversion:
         if call.grid is not None:
             names |= self._tables(call.grid)
         else:
-            names |= self._source(call)
+            names |= self._sources(call)
         arguments = [names[one] if isinstance(one, str) else one for one in call.arguments]
         self.launcher.launch(call.kernel, call.blocks, arguments)
 
@@ -203,14 +203,18 @@ class Conversion:
             names[f"{axis}_sources"] = plain if gathered is None else gathered.data_ptr()
         return names
 
-    def _source(self, call: Call) -> dict[str, int]:
-        """The experts' tensors at equal steps, or as a row of the table."""
-        (name, _), = call.sources
-        found = [self.given[name][e if len(self.given[name]) > 1 else 0].data_ptr() for e in range(call.experts)]
-        steps = {b - a for a, b in zip(found, found[1:])} or {0}
-        if len(steps) == 1 and min(steps) >= 0:
-            return {"from": found[0], "from_step": steps.pop()}
-        return {"from": self.addresses.data_ptr() + self.rows[call] * 8, "from_step": -1}
+    def _sources(self, call: Call) -> dict[str, int]:
+        """Where the experts' tensors are: at equal steps, or as a row of the table."""
+        names: dict[str, int] = {}
+        for row, (word, (name, _)) in enumerate(zip(("from", "beside"), call.sources)):
+            found = [self.given[name][e if len(self.given[name]) > 1 else 0].data_ptr() for e in range(call.experts)]
+            steps = {b - a for a, b in zip(found, found[1:])} or {0}
+            if len(steps) == 1 and min(steps) >= 0:
+                names |= {word: found[0], f"{word}_step": steps.pop()}
+            else:
+                table = self.addresses.data_ptr() + (self.rows[call] + row * call.experts) * 8
+                names |= {word: table, f"{word}_step": -1}
+        return names
 
     def _alignment(self, program: Program) -> int:
         """Bytes that all tensors of a program are aligned to."""

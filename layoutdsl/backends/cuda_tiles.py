@@ -1,9 +1,9 @@
-"""Text of the kernels that move tiles: a warp loads the rows of one as the source has them, exchanges codes in registers,
-and stores the rows that the target wants.
+"""Text of the kernels that go over tiles, each warp over one of its own. A form's `use`:
 
-    phase 1   rows of the source to shared memory, 16 bytes per lane where the addresses allow it
-    phase 2   blocks of words from shared memory, exchanged, to shared memory in the target's order
-    phase 3   rows of the target from shared memory
+    move     rows of the source to shared memory, 16 bytes per lane where the addresses allow it; blocks of words from
+             there, recoded and their codes exchanged, back to shared memory in the target's order; rows of the target
+    fill     rows of the target get a pad's code
+    check    rows of the source are looked through for codes that are refused
 
 Steps, sizes and addresses are arguments; the order of the tile's digits, and which steps double, are the text.
 """
@@ -15,12 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from layoutdsl.backends.cuda_codes import non_finite
-from layoutdsl.backends.warps import LANES, Side, Warp, arranged
+from layoutdsl.backends.cuda_codes import ZERO_POINTS, non_finite
+from layoutdsl.backends.warps import Side, Warp, arranged
 from layoutdsl.codes import code_named
 
 WARPS = 4
 """Warps of a block, each with a tile of its own."""
+
+ADDRESSES = ("status", "to", "from", "beside")
+"""Arguments that are addresses; all others are numbers."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +32,25 @@ class Rows:
     the one before. width: bytes that a lane moves at once."""
 
     near: int
-    groups: tuple[int, ...]
-    width: int
+    groups: tuple[int, ...] = ()
+    width: int = 1
 
 
 @dataclass(frozen=True)
 class Form:
-    """One kernel. order: the source's digits, each named by its place in the target (tiles.py)."""
+    """One kernel, of tiles of 2^digits codes. order: the source's digits, each named by its place in the target
+    (warps.py). beside: the code of the operand, one for all codes of a source's word; apart: the digits along which it
+    differs."""
 
-    recode: str
+    use: str
     code: str
-    order: tuple[int, ...]
-    source: Rows
-    target: Rows
+    digits: int
+    target: Rows = Rows(0)
+    source: Rows = Rows(0)
+    order: tuple[int, ...] = ()
+    recode: str = "copy"
+    beside: str = ""
+    apart: tuple[int, ...] = ()
 
     @property
     def bits(self) -> int:
@@ -50,11 +59,11 @@ class Form:
     @property
     def size(self) -> int:
         """Bytes of a tile."""
-        return (self.bits << len(self.order)) // 8
+        return (self.bits << self.digits) // 8
 
     @property
     def refuses(self) -> bool:
-        return self.recode == "copy" and non_finite(code_named(self.code)) is not None
+        return self.use != "fill" and self.recode == "copy" and non_finite(code_named(self.code)) is not None
 
     @property
     def warp(self) -> Warp:
@@ -65,28 +74,41 @@ class Form:
 
 def parameters(form: Form) -> tuple[str, ...]:
     """Names of a kernel's arguments, in order."""
-    names = ["to", "to_step", "from", "from_step", "blocks_per_expert", "tiles", "fast"]
-    for side, rows in (("to", form.target), ("from", form.source)):
-        names += [f"{side}_first", f"{side}_fast", f"{side}_slow"]
-        names += [f"{side}_row{at}" for at in range(len(rows.groups))]
-    return (*names, "status") if form.refuses else tuple(names)
+    names = ["blocks_per_expert", "tiles", "fast"]
+    if form.use != "check":
+        names += ["to", "to_step", "to_first", "to_fast", "to_slow"]
+        names += [f"to_row{at}" for at in range(len(form.target.groups))]
+    if form.use != "fill":
+        names += ["from", "from_step", "from_first", "from_fast", "from_slow"]
+        names += [f"from_row{at}" for at in range(len(form.source.groups))]
+    if form.beside:
+        names += ["beside", "beside_step", "beside_first", "beside_fast", "beside_slow"]
+        names += [f"beside_digit{digit}" for digit in form.apart]
+    if form.recode in ZERO_POINTS:
+        names.append("plus")
+    return (*names, *(["value"] if form.use == "fill" else []), *(["status"] if form.refuses else []))
 
 
 def title(form: Form) -> str:
-    codes = f"{1 << len(form.order)} codes of {form.code} a warp"
+    """What a kernel does, in a line."""
+    if form.use == "fill":
+        return f"Tiles of {form.size} bytes filled"
+    if form.use == "check":
+        return f"What is refused in tiles of {form.size} bytes of {form.code}"
+    codes = f"{1 << form.digits} codes of {form.code} a warp"
     return codes if form.recode == "copy" else f"{codes}, {form.recode}"
 
 
 def shared(form: Form) -> int:
     """Bytes of shared memory of a block: each warp's tile as the source has it and as the target wants it."""
-    return WARPS * 2 * form.size
+    return WARPS * 2 * form.size if form.use == "move" else 0
 
 
 def named_text(form: Form) -> tuple[str, str]:
     """A kernel's name and its text."""
-    given = [f"{'Global' if name in ('to', 'from', 'status') else 'i64'} {name}" for name in parameters(form)]
+    given = [f"{'Global' if name in ADDRESSES else 'i64'} {name}" for name in parameters(form)]
     body = "".join(f"    {line}".rstrip() + "\n" for line in _body(form))
-    name = f"tile_{hashlib.sha256(f'{form}{given}{body}'.encode()).hexdigest()[:8]}"
+    name = f"tile_{form.use}_{hashlib.sha256(f'{form}{given}{body}'.encode()).hexdigest()[:8]}"
     wrapped = ",\n ".join(", ".join(given[at : at + 6]) for at in range(0, len(given), 6))
     return name, (
         f"// {title(form)}. Generated by layoutdsl: backends/cuda_tiles.py.\n"
@@ -96,42 +118,72 @@ def named_text(form: Form) -> tuple[str, str]:
 
 
 def _body(form: Form) -> Iterator[str]:
-    warp = form.warp
-    yield "const u32 expert = block() / static_cast<u32>(blocks_per_expert);"
+    yield "const u32 expert = block() / static_cast<u32>(blocks_per_expert), l = lane();"
     yield f"const u32 tile = (block() - expert * static_cast<u32>(blocks_per_expert)) * {WARPS} + warp();"
     yield "if (tile >= tiles) return;"
     yield "const u32 slow = tile / static_cast<u32>(fast), at = tile - slow * static_cast<u32>(fast);"
-    yield "const Global source = expert_of(from, from_step, expert) + (from_first + at * from_fast + slow * from_slow);"
-    yield "const Global target = to + (expert * to_step + to_first + at * to_fast + slow * to_slow);"
-    yield f"const Shared in = shared_memory() + warp() * {2 * form.size}, out = in + {form.size};"
-    yield "const u32 l = lane();"
+    if form.use != "fill":
+        place = "from_first + at * from_fast + slow * from_slow"
+        yield f"const Global source = expert_of(from, from_step, expert) + ({place});"
+    if form.use != "check":
+        yield "const Global target = to + (expert * to_step + to_first + at * to_fast + slow * to_slow);"
+    yield "bool bad = false;" if form.refuses else ""
+    if form.use == "fill":
+        yield from _filled(form)
+    elif form.use == "check":
+        yield from _checked(form)
+    else:
+        yield from _moved(form)
     if form.refuses:
-        yield "bool bad = false;"
+        yield "if (bad) refuse(status);"
+
+
+def _filled(form: Form) -> Iterator[str]:
+    width = form.target.width
+    yield "const u32 word = static_cast<u32>(value);"
+    words = _PACKED[max(width // 4, 1)].format(*["word"] * 4)
+    yield from _units(form, form.target)
+    yield f"    target.store<{_TYPES[width]}>({_in_memory(form, form.target, 'to')}, {words});"
+    yield "}"
+
+
+def _checked(form: Form) -> Iterator[str]:
+    width = form.source.width
+    yield from _units(form, form.source)
+    yield f"    const {_TYPES[width]} found = source.load<{_TYPES[width]}>({_in_memory(form, form.source, 'from')});"
+    for field in _FIELDS[max(width // 4, 1)]:
+        yield f"    {_looked_at(form, field.format('found'))}"
+    yield "}"
+
+
+def _moved(form: Form) -> Iterator[str]:
+    warp = form.warp
+    yield f"const Shared in = shared_memory() + warp() * {2 * form.size}, out = in + {form.size};"
     yield ""
-    yield from _rows(form, form.source, warp.source, "in", "source")
+    yield from _rows(form, form.source, warp.source, "source")
     yield "sync_warp();"
     yield ""
     yield from _blocks(form, warp)
     yield "sync_warp();"
     yield ""
-    yield from _rows(form, form.target, warp.target, "out", "target")
-    if form.refuses:
-        yield "if (bad) refuse(status);"
+    yield from _rows(form, form.target, warp.target, "target")
 
 
-def _rows(form: Form, rows: Rows, side: Side, image: str, memory: str) -> Iterator[str]:
-    """Rows of memory to or from an image, `width` bytes a lane and turn."""
-    units, kind = form.size // rows.width, _TYPES[rows.width]
-    yield f"// rows of {(form.bits << rows.near) // 8} bytes"
-    yield f"for (u32 unit = l; unit < {units}; unit += 32) {{"
+def _units(form: Form, rows: Rows) -> Iterator[str]:
+    """A loop over what a lane moves of the tile's rows."""
+    yield f"for (u32 unit = l; unit < {form.size // rows.width}; unit += 32) {{  // rows of {(form.bits << rows.near) // 8} bytes"
     yield f"    const u32 byte = unit * {rows.width};"
-    place = f"{image}_at"
-    yield f"    const u32 {place} = {_swizzled('byte', side)};"
-    yield f"    const i64 {memory}_at = {_in_memory(form, rows, 'to' if memory == 'target' else 'from')};"
+
+
+def _rows(form: Form, rows: Rows, side: Side, memory: str) -> Iterator[str]:
+    """Rows of memory to or from their image."""
+    kind = _TYPES[rows.width]
+    yield from _units(form, rows)
+    image = _swizzled("byte", side)
     if memory == "source":
-        yield f"    in.store<{kind}>(in_at, source.load<{kind}>(source_at));"
+        yield f"    in.store<{kind}>({image}, source.load<{kind}>({_in_memory(form, rows, 'from')}));"
     else:
-        yield f"    target.store<{kind}>(target_at, out.load<{kind}>(out_at));"
+        yield f"    target.store<{kind}>({_in_memory(form, rows, 'to')}, out.load<{kind}>({image}));"
     yield "}"
 
 
@@ -158,18 +210,57 @@ def _swizzled(byte: str, side: Side) -> str:
 def _blocks(form: Form, warp: Warp) -> Iterator[str]:
     yield f"const u32 lane_in = {_spread('l', [warp.source.places[digit] for digit in warp.lanes])};"
     yield f"const u32 lane_out = {_spread('l', [warp.target.places[digit] for digit in warp.lanes])};"
+    if form.beside:
+        place = "beside_first + at * beside_fast + slow * beside_slow"
+        yield f"const i64 lane_beside = {_sum(form, place, 'l', warp.lanes)};"
+        yield "const Global operand = expert_of(beside, beside_step, expert);"
     yield f"for (u32 turn = 0; turn < {1 << len(warp.turns)}; ++turn) {{"
     for name, side in (("in", warp.source), ("out", warp.target)):
         places = [side.places[digit] for digit in warp.turns]
         yield f"    const u32 {name}_at = lane_{name}{' ^ ' + _spread('turn', places) if places else ''};"
     words = range(1 << len(warp.block))
     yield from _loads(warp)
+    if form.beside:
+        yield f"    const i64 beside_at = {_sum(form, 'lane_beside', 'turn', warp.turns)};"
+        for word in words:
+            if _operand(form, warp, word) == word:
+                terms = [f"beside_digit{digit}" for at, digit in enumerate(warp.block) if word >> at & 1]
+                place = " + ".join(["beside_at", *terms])
+                yield f"    const u32 z{word} = load_code<{code_named(form.beside).bits}>(operand, {place});"
     for word in words:
-        yield from _recoded(form, f"w{word}")
+        if form.refuses:
+            yield f"    {_looked_at(form, f'w{word}')}"
+        elif form.recode != "copy":
+            yield f"    w{word} = {_recoded(form, warp, word)};"
     for kind, a, b in warp.exchanged:
         yield from _exchanged(form, len(words), kind, a, b)
     yield from _stores(warp)
     yield "}"
+
+
+def _operand(form: Form, warp: Warp, word: int) -> int:
+    """The first word of a block that has the same operand."""
+    return word & sum(1 << at for at, digit in enumerate(warp.block) if digit in form.apart)
+
+
+def _sum(form: Form, first: str, number: str, digits: Sequence[int]) -> str:
+    """An operand's place: the steps of those digits that are set in a number, along which it differs."""
+    terms = [f"({number} >> {at} & 1) * beside_digit{digit}" for at, digit in enumerate(digits) if digit in form.apart]
+    return " + ".join([first, *terms])
+
+
+def _recoded(form: Form, warp: Warp, word: int) -> str:
+    if not form.beside:
+        return f"{form.recode}(w{word}, static_cast<u32>(plus))"
+    found = f"z{_operand(form, warp, word)}"
+    if form.recode == "fold_sign":
+        return f"fold_sign(w{word}, {found})"
+    return f"{form.recode}(w{word}, {found} + static_cast<u32>(plus))"
+
+
+def _looked_at(form: Form, word: str) -> str:
+    mask, value = non_finite(code_named(form.code)) or (0, 0)
+    return f"bad |= has_code({word}, {', '.join(_repeated(one, form.bits) for one in (mask, value, 1))});"
 
 
 def _loads(warp: Warp) -> Iterator[str]:
@@ -200,15 +291,6 @@ def _place(side: Side, digits: Sequence[int], number: int) -> int:
     return reduce(int.__xor__, (side.places[digit] for at, digit in enumerate(digits) if number >> at & 1), 0)
 
 
-def _recoded(form: Form, word: str) -> Iterator[str]:
-    if form.refuses:
-        mask, value = non_finite(code_named(form.code)) or (0, 0)
-        repeated = [_repeated(one, form.bits) for one in (mask, value, 1)]
-        yield f"    bad |= has_code({word}, {repeated[0]}, {repeated[1]}, {repeated[2]});"
-    elif form.recode != "copy":
-        yield f"    {word} = {form.recode}({word});"
-
-
 def _exchanged(form: Form, words: int, kind: str, a: int, b: int) -> Iterator[str]:
     places = range(32 // form.bits)
     if kind == "code":
@@ -235,6 +317,7 @@ def _repeated(value: int, bits: int) -> str:
 
 _TYPES = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Quad"}
 _FIELDS = {
+    1: ("{}",),
     2: ("static_cast<u32>({})", "static_cast<u32>({} >> 32)"),
     4: ("{}.x", "{}.y", "{}.z", "{}.w"),
 }

@@ -36,7 +36,7 @@ LEFT, CALL = 8.0, 1 << 16
 
 MOST_STRETCHES = 16
 
-_PLACES, _LABELS = [DST, SRC, BESIDE], [KIND, PART]
+_PLACES = [DST, SRC, BESIDE]
 
 @dataclass(frozen=True)
 class Digit:
@@ -50,8 +50,10 @@ class Digit:
 @dataclass(frozen=True)
 class Tiles:
     """Tiles that lie alike: `counts` along an axis that goes faster and one that goes slower, whose steps are `fast` and
-    `slow`. `first`: the addresses of the first, as a digit's."""
+    `slow`. `first`: the addresses of the first, as a digit's. action: DATA, or the code that pads; then the source's
+    addresses say nothing."""
 
+    action: int
     digits: tuple[Digit, ...]
     part: int
     counts: tuple[int, int]
@@ -62,9 +64,8 @@ class Tiles:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Neighbouring blocks of an axis at equal steps, of one kind and part."""
+    """Neighbouring blocks of an axis at equal steps, of one part."""
 
-    kind: int
     part: int
     count: int
     first: Digit
@@ -73,37 +74,70 @@ class _Stretch:
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """Blocks of 2^b entries along an axis. `alike`: which lie as `digits` say; `covers`: how many entries these have, by
-    kind."""
+    """Blocks of 2^b entries along an axis; `inside`: of each entry, whether its block lies as `digits` say."""
 
     digits: tuple[Digit, ...]
-    alike: np.ndarray
-    covers: np.ndarray
+    inside: np.ndarray
     stretches: tuple[_Stretch, ...]
 
 
-def tiled(grid: Grid, bits: int) -> tuple[list[Tiles], Grid]:
-    """The tiles of a grid whose codes have `bits` bits on both sides, and the grid without them."""
-    data = grid.actions == DATA
-    n_sides, k_sides = (
-        [_side(axis, size, kinds, bits) for size in range(MOST_DIGITS)]
-        for axis, kinds in ((grid.n, data.any(axis=1)), (grid.k, data.any(axis=0)))
-    )
-    n_counts, k_counts = (np.bincount(axis[KIND], minlength=len(kinds)) for axis, kinds in ((grid.n, data), (grid.k, data.T)))
-    whole = int(n_counts @ data @ k_counts)
-    best, chosen = whole * bits / 8 * LEFT + CALL, None
-    for n, k in product(n_sides, k_sides):
-        covered = int(n.covers @ data @ k.covers)
-        left = whole - covered
-        moved = covered * _price(n.digits + k.digits, bits) + left * LEFT
-        price = moved * bits / 8 + CALL * (len(n.stretches) * len(k.stretches) + (left > 0))
-        if price < best:
-            best, chosen = price, (n, k)
-    if chosen is None:
-        return [], grid
-    digits = chosen[0].digits + chosen[1].digits
-    pairs = product(chosen[0].stretches, chosen[1].stretches)
-    return [_tiles(a, b, digits) for a, b in pairs if data[a.kind, b.kind]], _without(grid, *chosen)
+def tiled(grid: Grid, bits: int, wanted: np.ndarray) -> tuple[list[Tiles], Grid]:
+    """The tiles of a grid of target codes of `bits` bits, and the grid without them; `wanted`: which pairs of kinds.
+
+    Kinds of entries are cut one pair after the other, the largest first: in blocks of all that stands in the target,
+    then, of what that leaves, in blocks of their own entries alone.
+    """
+    found: list[Tiles] = []
+    left = np.where(wanted, grid.actions, KEPT)
+    done: set[tuple[int, int, bool]] = set()
+    while (pair := _most(grid, left, {one[:2] for one in done if one[2]})) is not None:
+        apart = (*pair, False) in done
+        places = [np.flatnonzero(axis[KIND] == kind) if apart else np.arange(axis.shape[1])
+                  for axis, kind in zip((grid.n, grid.k), pair)]
+        action = int(grid.actions[pair])
+        axes = [_entries(axis[:, at], action) for axis, at in zip((grid.n, grid.k), places)]
+        n, k = _cut(*axes, pair, bits)
+        if n is None or k is None:
+            done.add((*pair, apart))
+            continue
+        found += [_tiles(action, a, b, n.digits + k.digits) for a, b in product(n.stretches, k.stretches)]
+        covered = [at[: side.inside.size][side.inside] for at, side in zip(places, (n, k))]
+        left = _split(left, pair)
+        grid = _without(grid, pair, *covered)
+    return found, grid
+
+
+def _entries(axis: Axis, action: int) -> Axis:
+    """Entries as tiles look at them: a pad has no source, but its target's."""
+    if action == DATA:
+        return axis
+    made = axis.copy()
+    made[SRC], made[BESIDE] = made[DST], 0
+    return made
+
+
+def _most(grid: Grid, actions: np.ndarray, done: set[tuple[int, int]]) -> tuple[int, int] | None:
+    """The pair of kinds with the most codes, but for those that are done."""
+    counts = [np.bincount(axis[KIND], minlength=size) for axis, size in zip((grid.n, grid.k), actions.shape)]
+    codes = (actions != KEPT) * np.outer(*counts)
+    for pair in done:
+        codes[pair] = 0
+    n, k = divmod(int(codes.argmax()), codes.shape[1])
+    return (n, k) if codes[n, k] else None
+
+
+def _cut(n: Axis, k: Axis, kinds: tuple[int, int], bits: int) -> tuple[_Side, _Side] | tuple[None, None]:
+    """The cheapest way to cut the entries of a kind into tiles, if any is cheaper than to go through them pair by pair."""
+    whole = int(np.sum(n[KIND] == kinds[0])) * int(np.sum(k[KIND] == kinds[1]))
+    sides = [[_side(axis, kind, size, bits) for size in range(MOST_DIGITS)] for axis, kind in zip((n, k), kinds)]
+    best, chosen = whole * bits / 8 * LEFT + CALL, (None, None)
+    for a, b in product(*sides):
+        covered = int(a.inside.sum()) * int(b.inside.sum())
+        moved = covered * _price(a.digits + b.digits, bits) + (whole - covered) * LEFT
+        price = moved * bits / 8 + CALL * (len(a.stretches) * len(b.stretches) + (covered < whole))
+        if covered and price < best:
+            best, chosen = price, (a, b)
+    return chosen
 
 
 def source_order(digits: tuple[Digit, ...]) -> tuple[int, ...]:
@@ -127,15 +161,16 @@ def _price(digits: tuple[Digit, ...], bits: int) -> float:
     for one in steps:
         if row(one) < word or one[0] < 1 or len({*one}) < len(one) or any(step * bits % 8 for step in one[word:]):
             return LEFT
-    if arranged(source_order(digits), word) is None:
+    in_word = sorted(digits, key=lambda digit: digit.source)[:word]
+    if any(digit.beside for digit in in_word) or arranged(source_order(digits), word) is None:
         return LEFT
     rows = [(bits << row(one)) // 8 for one in steps]
     sectors = sum(max(SECTOR / one, 1.0) for one in rows) / 2
     return sectors + abs(np.log2(size / 2048)) / 16 + sum(max(np.log2(128 / one), 0.0) for one in rows) / 64
 
 
-def _side(axis: Axis, size: int, kinds: np.ndarray, bits: int) -> _Side:
-    """Blocks of 2^size entries along an axis; `kinds`: which bring data."""
+def _side(axis: Axis, kind: int, size: int, bits: int) -> _Side:
+    """Blocks of 2^size entries of a kind."""
     count = axis.shape[1] >> size
     blocks = axis[:, : count << size].reshape(6, count, 1 << size)
     within = blocks[_PLACES] - blocks[_PLACES, :, :1]
@@ -143,27 +178,24 @@ def _side(axis: Axis, size: int, kinds: np.ndarray, bits: int) -> _Side:
     spread = within[:, :, :1]
     for at in range(size):
         spread = np.concatenate([spread, spread + steps[:, :, at : at + 1]], axis=2)
-    alike = np.all(within == spread, axis=(0, 2)) & kinds[blocks[KIND, :, 0]]
-    alike &= np.all(blocks[_LABELS] == blocks[_LABELS, :, :1], axis=(0, 2))
+    alike = np.all(within == spread, axis=(0, 2)) & np.all(blocks[KIND] == kind, axis=1)
     alike &= np.all(blocks[[DST, SRC], :, 0] * bits % 8 == 0, axis=0)
-    if not alike.any():
-        return _Side((Digit(0, 0),) * size, alike, np.zeros(len(kinds), np.int64), ())
     chosen = steps[:, :1]
-    if size:
+    if size and alike.any():
         flat = steps[:, alike].transpose(1, 0, 2).reshape(-1, 3 * size)
         values, counts = np.unique(flat, axis=0, return_counts=True)
         chosen = values[counts.argmax()].reshape(3, 1, size)
         alike &= np.all(steps == chosen, axis=(0, 2))
-    digits = tuple(Digit(*map(int, one)) for one in chosen[:, 0].T)
     stretches = tuple(islice(_stretches(blocks[:, :, 0], alike), MOST_STRETCHES + 1))
-    covers = np.bincount(blocks[KIND, alike, 0], minlength=len(kinds)) << size
-    return _Side(digits, alike, covers if len(stretches) <= MOST_STRETCHES else covers * 0, stretches)
+    alike &= len(stretches) <= MOST_STRETCHES
+    digits = tuple(Digit(*map(int, one)) for one in chosen[:, 0].T) if chosen.size else ()
+    return _Side(digits, np.repeat(alike, 1 << size), stretches)
 
 
 def _stretches(starts: np.ndarray, alike: np.ndarray) -> Iterator[_Stretch]:
     """Of the blocks that begin with these entries."""
     ahead = np.diff(starts, axis=1)
-    joined = alike[:-1] & alike[1:] & np.all(ahead[_LABELS] == 0, axis=0)
+    joined = alike[:-1] & alike[1:] & (ahead[PART] == 0)
     even = joined[:-1] & joined[1:] & np.all(ahead[_PLACES, :-1] == ahead[_PLACES, 1:], axis=0)
     ends = np.append(np.flatnonzero(~even), len(alike) - 2)
     wanted, at = np.flatnonzero(alike), 0
@@ -172,8 +204,7 @@ def _stretches(starts: np.ndarray, alike: np.ndarray) -> Iterator[_Stretch]:
         if first < len(joined) and joined[first]:
             last = int(ends[np.searchsorted(ends, first)]) + 1
         step = _digit(ahead[:, first]) if last > first else Digit(0, 0)
-        kind, part = starts[_LABELS, first].tolist()
-        yield _Stretch(kind, part, last - first + 1, _digit(starts[:, first]), step)
+        yield _Stretch(int(starts[PART, first]), last - first + 1, _digit(starts[:, first]), step)
         at = last + 1
 
 
@@ -181,25 +212,26 @@ def _digit(column: np.ndarray) -> Digit:
     return Digit(int(column[DST]), int(column[SRC]), int(column[BESIDE]))
 
 
-def _tiles(n: _Stretch, k: _Stretch, digits: tuple[Digit, ...]) -> Tiles:
+def _tiles(action: int, n: _Stretch, k: _Stretch, digits: tuple[Digit, ...]) -> Tiles:
     fast, slow = sorted((n, k), key=lambda one: (one.count == 1, one.step.source))
     first = Digit(*(a + b for a, b in zip(_numbers(n.first), _numbers(k.first))))
-    return Tiles(digits, n.part, (fast.count, slow.count), first, fast.step, slow.step)
+    return Tiles(action, digits, n.part, (fast.count, slow.count), first, fast.step, slow.step)
 
 
 def _numbers(digit: Digit) -> tuple[int, int, int]:
     return digit.target, digit.source, digit.beside
 
 
-def _without(grid: Grid, n: _Side, k: _Side) -> Grid:
-    """The grid that keeps what is in tiles: entries of blocks that lie alike are kinds of their own."""
-    axes, sizes = [], grid.actions.shape
-    for axis, side, kinds in zip((grid.n, grid.k), (n, k), sizes):
-        made = axis.copy()
-        covered = np.repeat(side.alike, 1 << len(side.digits))
-        made[KIND, : len(covered)] += covered * kinds
-        axes.append(made)
-    actions = np.tile(grid.actions, (2, 2))
-    inside = actions[sizes[0] :, sizes[1] :]
-    inside[inside == DATA] = KEPT
-    return replace(grid, n=axes[0], k=axes[1], actions=actions)
+def _without(grid: Grid, pair: tuple[int, int], n_covered: np.ndarray, k_covered: np.ndarray) -> Grid:
+    """The grid that keeps what is in tiles: entries that these cover get kinds of their own."""
+    n, k = grid.n.copy(), grid.k.copy()
+    n[KIND, n_covered], k[KIND, k_covered] = grid.actions.shape
+    return replace(grid, n=n, k=k, actions=_split(grid.actions, pair))
+
+
+def _split(actions: np.ndarray, pair: tuple[int, int]) -> np.ndarray:
+    """Actions with two kinds more, split off a pair: nothing is done between these two."""
+    made = np.pad(actions, ((0, 1), (0, 1)))
+    made[-1, :-1], made[:-1, -1] = actions[pair[0]], actions[:, pair[1]]
+    made[-1, -1] = KEPT
+    return made
