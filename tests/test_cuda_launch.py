@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
 
@@ -43,7 +42,7 @@ def no_driver(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A machine with a GPU, as far as it is asked; torch's tensors are fakes, with a device and strides and no data."""
+    """A machine with a GPU, as far as it is asked."""
     monkeypatch.setattr(cuda_toolkit, "gpus", lambda: (cuda_toolkit.Gpu("NVIDIA H200", "sm_90a"),))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
@@ -54,9 +53,20 @@ def refusal(work, *arguments, **options) -> str:
     return f"{caught.value.diagnostics[0].code} {caught.value.message}"
 
 
-def fake(tensors: dict, device: str = "cuda:0") -> dict:
-    with FakeTensorMode():
-        return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for name, tensor in tensors.items()}
+class Placed(torch.Tensor):
+    """A tensor without data that says that it is on a GPU."""
+
+    @staticmethod
+    def __new__(cls, shape, dtype, device, strides=None):
+        return torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype, device=device)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise AssertionError(f"{function} looks at its data")
+
+
+def placed(tensors: dict, device: str = "cuda:0") -> dict:
+    return {name: Placed(tensor.shape, tensor.dtype, torch.device(device)) for name, tensor in tensors.items()}
 
 
 # --- before a launch --------------------------------------------------------------------------------------------------
@@ -82,21 +92,20 @@ def test_tensors_of_the_cpu(gpu):
 
 
 def test_one_tensor_elsewhere(gpu):
-    tensors = fake(inputs_of(PLAN))
-    tensors["w2.scales"] = fake(inputs_of(PLAN), "cuda:1")["w2.scales"]
+    tensors = placed(inputs_of(PLAN))
+    tensors["w2.scales"] = placed(inputs_of(PLAN), "cuda:1")["w2.scales"]
     assert refusal(PLAN.run, tensors, backend="cuda") == "LP165 `w2.scales` stands on cuda:1, others stand on cuda:0"
 
 
 def test_out_elsewhere(gpu):
     out = {info.name: torch.zeros(info.full_shape) for info in PLAN.outputs}
     said = "LP329 `w13.weight` of `out` stands on cpu, the backend `cuda` needs it on a GPU"
-    assert refusal(PLAN.run, fake(inputs_of(PLAN)), backend="cuda", out=out) == said
+    assert refusal(PLAN.run, placed(inputs_of(PLAN)), backend="cuda", out=out) == said
 
 
 def test_a_tensor_that_is_not_contiguous(gpu):
-    tensors = fake(inputs_of(PLAN))
-    with FakeTensorMode():
-        tensors["w2.qweight"] = torch.empty_strided((2, 12, 96), (1152, 1, 12), dtype=torch.int32, device="cuda:0")
+    tensors = placed(inputs_of(PLAN))
+    tensors["w2.qweight"] = Placed((2, 12, 96), torch.int32, torch.device("cuda:0"), (1152, 1, 12))
     assert refusal(PLAN.run, tensors, backend="cuda") == "LP330 `w2.qweight` is not contiguous"
 
 
