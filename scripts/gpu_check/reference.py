@@ -1,9 +1,11 @@
-"""Plans of every kind against the reference: new tensors and given ones, another stream, values that are refused."""
+"""Plans of every kind against the reference: new tensors, given ones, amended ones, another stream, and refusals."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from rows import FAILED, PASSED, Row
@@ -33,29 +35,35 @@ def row(name: str, wrong: list[str], count: int) -> Row:
 
 def held(plan: Plan, given: Tensors, backend: str) -> tuple[list[str], int]:
     """What differs from the reference, and how many tensors were compared."""
-    wanted = outcome(plan, given, "reference")
+    wanted = outcome(plan.run, given, backend="reference")
     device = backends.device(backend)
     there = {name: tensor.to(device) for name, tensor in given.items()}
-    out = {info.name: torch.zeros(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device=device)
-           for info in plan.outputs}
-    wrong = [] if outcome(plan, there, backend) == wanted else ["new tensors differ"]
-    if outcome(plan, there, backend, out) != wanted:
-        wrong.append("tensors given as `out` differ")
-    if isinstance(wanted, str) and any(tensor.any() for tensor in out.values()):
-        wrong.append("a refusal wrote into `out`")
+    wrong = [] if outcome(plan.run, there, backend=backend) == wanted else ["new tensors differ"]
+    for what, work in (("tensors given as `out`", plan.run), ("amended tensors", partial(amended, plan))):
+        out = {info.name: torch.zeros(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device=device)
+               for info in plan.outputs}
+        if outcome(work, there, backend=backend, out=out) != wanted:
+            wrong.append(f"{what} differ")
+        if isinstance(wanted, str) and any(tensor.any() for tensor in out.values()):
+            wrong.append(f"{what} were written to before the refusal")
     if backend == "cuda":
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            if outcome(plan, there, backend) != wanted:
+            if outcome(plan.run, there, backend=backend) != wanted:
                 wrong.append("differs on another stream")
     return wrong, len(plan.outputs)
 
 
-def outcome(plan: Plan, given: Tensors, backend: str, out: Tensors | None = None) -> Outcome:
+def amended(plan: Plan, given: Tensors, *, backend: str, out: Tensors) -> Tensors:
+    backends.amend(backend, plan, given, out)
+    return out
+
+
+def outcome(work: Callable[..., Tensors], *given: Any, **options: Any) -> Outcome:
     """The bytes of every output, or the refusal."""
     try:
-        made = plan.run(given, backend=backend, out=out)
+        made = work(*given, **options)
     except LayoutError as error:
         return error.message
     return {name: raw(tensor) for name, tensor in made.items()}

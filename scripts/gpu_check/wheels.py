@@ -5,6 +5,7 @@ The versions are those of constraints.txt. torch, with numpy and NVRTC, is the m
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ NAMES = (
 
 
 def fetch() -> int:
-    """Download the wheels; pip's exit status."""
+    """Download the wheels, in the place of earlier ones; pip's exit status."""
+    for folder in (WHEELS, SITE):
+        shutil.rmtree(folder, ignore_errors=True)
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 24, 17)] + ["manylinux2014_x86_64"]
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp",
