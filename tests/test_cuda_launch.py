@@ -210,3 +210,19 @@ def test_cuda_core_takes_what_it_is_handed():
     assert core.Stream.from_handle(0xABC).__cuda_stream__() == (0, 0xABC)
     config = core.LaunchConfig(grid=7, block=256, shmem_size=100 << 10)
     assert (config.grid, config.block, config.shmem_size) == ((7, 1, 1), (256, 1, 1), 100 << 10)
+
+
+def test_gpus_as_the_driver_tells_them(monkeypatch):
+    known = cuda_toolkit.cuda_driver
+    major = known.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+    monkeypatch.setattr(cuda_toolkit, "cuda_driver", SimpleNamespace(
+        CUresult=known.CUresult,
+        CUdevice_attribute=known.CUdevice_attribute,
+        cuDriverGetVersion=lambda: (0, 13000),
+        cuInit=lambda flags: (0,),
+        cuDeviceGetCount=lambda: (0, 2),
+        cuDeviceGet=lambda index: (0, index),
+        cuDeviceGetName=lambda size, device: (0, f"NVIDIA {device}".encode().ljust(size, b"\0")),
+        cuDeviceGetAttribute=lambda which, device: (0, 9 - device if which == major else 6 * device),
+    ))
+    assert cuda_toolkit.gpus() == (cuda_toolkit.Gpu("NVIDIA 0", "sm_90a"), cuda_toolkit.Gpu("NVIDIA 1", "sm_86"))

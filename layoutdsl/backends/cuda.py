@@ -84,10 +84,10 @@ def _gpu(tensors: Any, out: Any) -> torch.device:
 
 
 def _tensors(tensors: Any, out: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor that is given, with what messages call it; what is none is refused later, in words."""
+    """Every dense tensor that is given, with what messages call it; what is none is refused later, in words."""
     for place, given in (("", tensors), (" of `out`", out)):
         for name, value in given.items() if isinstance(given, Mapping) else ():
             several = isinstance(value, list | tuple)
             for at, tensor in enumerate(value if several else [value]):
-                if isinstance(tensor, torch.Tensor):
+                if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                     yield f"`{name}`{place}{f', expert {at}' if several else ''}", tensor

@@ -130,11 +130,9 @@ def check_torch(version: str, cuda: str | None) -> None:
 def _gpu(index: int) -> Gpu:
     (device,) = done(cuda_driver.cuDeviceGet(index))
     (name,) = done(cuda_driver.cuDeviceGetName(128, device))
-    capability = cuda_driver.CUdevice_attribute
-    (major,) = done(cuda_driver.cuDeviceGetAttribute(
-        capability.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
-    (minor,) = done(cuda_driver.cuDeviceGetAttribute(
-        capability.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
+    known = cuda_driver.CUdevice_attribute
+    wanted = known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+    major, minor = (done(cuda_driver.cuDeviceGetAttribute(one, device))[0] for one in wanted)
     return Gpu(name.decode(errors="replace").partition("\0")[0], arch_of(major, minor))
 
 
