@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import islice, product
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from layoutdsl.backends.axes import BESIDE, DATA, DST, KEPT, KIND, PART, SRC, Axis, Grid
 from layoutdsl.backends.warps import arranged
 
-MOST_DIGITS = 8
+MOST_DIGITS = 7
 """Of one axis in a tile."""
 
 SMALLEST, LARGEST = 128, 4096
@@ -33,6 +34,9 @@ SECTOR = 32
 
 LEFT, CALL = 8.0, 1 << 16
 """What a byte that is left to the grid costs, and what a call costs, in bytes moved in tiles."""
+
+WORTH = 4096
+"""Bytes for which tiles are looked for."""
 
 MOST_STRETCHES = 16
 
@@ -74,11 +78,25 @@ class _Stretch:
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """Blocks of 2^b entries along an axis; `inside`: of each entry, whether its block lies as `digits` say."""
+    """Blocks of 2^b entries along an axis: their first entries, and which of them lie as `digits` say."""
 
     digits: tuple[Digit, ...]
-    inside: np.ndarray
-    stretches: tuple[_Stretch, ...]
+    starts: Axis
+    alike: np.ndarray
+
+    @property
+    def covers(self) -> int:
+        return int(self.alike.sum()) << len(self.digits)
+
+    @property
+    def inside(self) -> np.ndarray:
+        """Of each entry, whether it is in such a block; those after the last block are left out."""
+        return np.repeat(self.alike, 1 << len(self.digits))
+
+    @cached_property
+    def stretches(self) -> tuple[_Stretch, ...]:
+        """One more than MOST_STRETCHES of them where there are more."""
+        return tuple(islice(_stretches(self.starts, self.alike), MOST_STRETCHES + 1))
 
 
 def tiled(grid: Grid, bits: int, wanted: np.ndarray) -> tuple[list[Tiles], Grid]:
@@ -128,15 +146,20 @@ def _most(grid: Grid, actions: np.ndarray, done: set[tuple[int, int]]) -> tuple[
 
 def _cut(n: Axis, k: Axis, kinds: tuple[int, int], bits: int) -> tuple[_Side, _Side] | tuple[None, None]:
     """The cheapest way to cut the entries of a kind into tiles, if any is cheaper than to go through them pair by pair."""
-    whole = int(np.sum(n[KIND] == kinds[0])) * int(np.sum(k[KIND] == kinds[1]))
-    sides = [[_side(axis, kind, size, bits) for size in range(MOST_DIGITS)] for axis, kind in zip((n, k), kinds)]
-    best, chosen = whole * bits / 8 * LEFT + CALL, (None, None)
+    whole = int(np.sum(n[KIND] == kinds[0])) * int(np.sum(k[KIND] == kinds[1])) * bits // 8
+    best, chosen = whole * LEFT + CALL, (None, None)
+    if whole < WORTH:
+        return chosen
+    sides = [list(_sides(axis, kind, bits)) for axis, kind in zip((n, k), kinds)]
     for a, b in product(*sides):
-        covered = int(a.inside.sum()) * int(b.inside.sum())
+        covered = a.covers * b.covers * bits // 8
+        if not SMALLEST <= (bits << len(a.digits + b.digits)) // 8 <= LARGEST or covered + (whole - covered) * LEFT >= best:
+            continue
         moved = covered * _price(a.digits + b.digits, bits) + (whole - covered) * LEFT
-        price = moved * bits / 8 + CALL * (len(a.stretches) * len(b.stretches) + (covered < whole))
-        if covered and price < best:
-            best, chosen = price, (a, b)
+        if moved < best and len(a.stretches) <= MOST_STRETCHES and len(b.stretches) <= MOST_STRETCHES:
+            price = moved + CALL * (len(a.stretches) * len(b.stretches) + (covered < whole))
+            if price < best:
+                best, chosen = price, (a, b)
     return chosen
 
 
@@ -151,13 +174,12 @@ def row(steps: list[int]) -> int:
     return next((at for at, step in enumerate(steps) if step != 1 << at), len(steps))
 
 
+@lru_cache(maxsize=1024)
 def _price(digits: tuple[Digit, ...], bits: int) -> float:
     """What a byte costs in such tiles: 1 where all its sectors are full and enough is under way."""
     size = (bits << len(digits)) // 8
     steps = sorted(digit.target for digit in digits), sorted(digit.source for digit in digits)
     word = (32 // bits).bit_length() - 1
-    if not SMALLEST <= size <= LARGEST:
-        return LEFT
     for one in steps:
         if row(one) < word or one[0] < 1 or len({*one}) < len(one) or any(step * bits % 8 for step in one[word:]):
             return LEFT
@@ -169,27 +191,23 @@ def _price(digits: tuple[Digit, ...], bits: int) -> float:
     return sectors + abs(np.log2(size / 2048)) / 16 + sum(max(np.log2(128 / one), 0.0) for one in rows) / 64
 
 
-def _side(axis: Axis, kind: int, size: int, bits: int) -> _Side:
-    """Blocks of 2^size entries of a kind."""
-    count = axis.shape[1] >> size
-    blocks = axis[:, : count << size].reshape(6, count, 1 << size)
-    within = blocks[_PLACES] - blocks[_PLACES, :, :1]
-    steps = within[:, :, [1 << at for at in range(size)]]
-    spread = within[:, :, :1]
-    for at in range(size):
-        spread = np.concatenate([spread, spread + steps[:, :, at : at + 1]], axis=2)
-    alike = np.all(within == spread, axis=(0, 2)) & np.all(blocks[KIND] == kind, axis=1)
-    alike &= np.all(blocks[[DST, SRC], :, 0] * bits % 8 == 0, axis=0)
-    chosen = steps[:, :1]
-    if size and alike.any():
-        flat = steps[:, alike].transpose(1, 0, 2).reshape(-1, 3 * size)
-        values, counts = np.unique(flat, axis=0, return_counts=True)
-        chosen = values[counts.argmax()].reshape(3, 1, size)
-        alike &= np.all(steps == chosen, axis=(0, 2))
-    stretches = tuple(islice(_stretches(blocks[:, :, 0], alike), MOST_STRETCHES + 1))
-    alike &= len(stretches) <= MOST_STRETCHES
-    digits = tuple(Digit(*map(int, one)) for one in chosen[:, 0].T) if chosen.size else ()
-    return _Side(digits, np.repeat(alike, 1 << size), stretches)
+def _sides(axis: Axis, kind: int, bits: int) -> Iterator[_Side]:
+    """Blocks of 1, 2, 4, ... entries of a kind: two that lie alike make one of the next size."""
+    starts = axis
+    lies = axis[KIND] == kind
+    steps = np.zeros((axis.shape[1], 0, 3), np.int64)
+    while lies.any():
+        values, counts = np.unique(steps[lies].reshape(int(lies.sum()), -1), axis=0, return_counts=True)
+        usual = values[counts.argmax()].reshape(-1, 3)
+        alike = lies & np.all(steps == usual, axis=(1, 2)) & np.all(starts[[DST, SRC]] * bits % 8 == 0, axis=0)
+        yield _Side(tuple(Digit(*map(int, one)) for one in usual), starts, alike)
+        if len(usual) == MOST_DIGITS:
+            return
+        whole = len(lies) // 2 * 2
+        first, second = slice(0, whole, 2), slice(1, whole, 2)
+        ahead = (starts[_PLACES, second] - starts[_PLACES, first]).T[:, None]
+        lies = lies[first] & lies[second] & np.all(steps[first] == steps[second], axis=(1, 2))
+        starts, steps = starts[:, first], np.concatenate([steps[first], ahead], axis=1)
 
 
 def _stretches(starts: np.ndarray, alike: np.ndarray) -> Iterator[_Stretch]:
