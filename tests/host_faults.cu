@@ -113,7 +113,7 @@ LD_KERNEL(meet, 64)(Global in, Global out, i64 fault) {
     words.store<u32>(4 * thread(), in.load<u32>(4 * thread()));
     if (fault != NO_SYNC_WARP) sync_warp();
     u32 sum = words.load<u32>(4 * (thread() ^ 31));
-    if (fault == RETURN_BEFORE_SYNC && thread() == 5) return;
+    if (fault == RETURN_BEFORE_SYNC && thread() == 0) return;
     if (fault == WARP_RETURNS_BEFORE_SYNC && warp() == 1) return;
     if (fault != SHFL_IN_A_BRANCH || lane() < 16) sum += shfl(sum, 3);
     if (fault == TWO_COLLECTIVES && lane() == 9) sum += ballot(true);
@@ -160,6 +160,29 @@ LD_KERNEL(locals, 32)(Global out, i64 fault) {
     u32 local[8];
     for (u32 i = 0; i < 8; ++i) local[i] = i << (fault == SHIFT_TOO_FAR ? 30 + i : i);
     out.store<u32>(4 * thread(), local[thread() % 8 + (fault == LOCAL_PAST_THE_END ? 8 : 0)]);
+}
+
+// Each thread does as it is told, step by step: a word for what (test_host.py), place and width.
+LD_KERNEL(script, 64)(Global words, i64 steps) {
+    const Shared shared = shared_memory();
+    for (i64 step = 0; step < steps; ++step) {
+        const u32 word = words.load<u32>(4 * (step * threads() + thread()));
+        const u32 place = word >> 8 & 255, width = word >> 16;
+        switch (word & 255) {
+            case 1:
+                if (width == 1) shared.load<u8>(place);
+                if (width == 2) shared.load<u16>(place);
+                if (width == 4) shared.load<u32>(place);
+                break;
+            case 2:
+                if (width == 1) shared.store<u8>(place, 0);
+                if (width == 2) shared.store<u16>(place, 0);
+                if (width == 4) shared.store<u32>(place, 0);
+                break;
+            case 3: sync_warp(); break;
+            case 4: sync_block(); break;
+        }
+    }
 }
 
 // One access of a warp: lane l loads `width` bytes at places[l] of `bytes`, which also are the block's shared memory.

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from host_kernels import FAULTS, FAULTY, Kernel, aligned, launched
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from layoutdsl import LayoutError
-from layoutdsl.backends.host_launch import FORWARD, Launcher, Schedule, schedules
+from layoutdsl.backends.host_launch import FORWARD, ORDERS, Launcher, Schedule, schedules
 
 MULTIPLY = Kernel("multiply", shared=8192)
 
@@ -126,7 +128,9 @@ def test_buffers_that_overlap_are_one():
     launcher.reads("front", whole[:48])
     launcher.reads("in", whole[16:])
     launcher.reads("again", whole)
-    launcher.writes("out", out := torch.zeros(64, dtype=torch.uint8))
+    both = torch.zeros(128, dtype=torch.uint8)
+    launcher.reads("both", both)
+    launcher.writes("out", out := both[64:])
     launcher.launch(Kernel("reach", shared=256), 2, [whole.data_ptr(), out.data_ptr(), 0])
 
 
@@ -136,6 +140,7 @@ def test_buffers_are_kept_alive_and_may_be_said_again():
     arguments = [given.ctypes.data, (out := aligned(64)).ctypes.data, 0]
     for _ in range(3):
         launcher.reads("in", given)
+        launcher.reads("out", out)
         launcher.writes("out", out)
     del given
     launcher.launch(Kernel("reach", shared=256), 2, arguments)
@@ -155,6 +160,71 @@ LD_KERNEL(fresh, 32)(Global out) {
 }"""
     launched(Kernel("fresh", source, 32, 128), 3, {}, {"out": out})
     assert np.isnan(out.view("f4")).all() and np.isnan(out.view("f2")).all() and (out == 0xFFFFFFFF).all()
+
+
+# ---------------------------------------------------------------- races on shared memory
+
+LOAD, STORE, SYNC_WARP, SYNC_BLOCK = 1, 2, 3, 4
+
+
+@st.composite
+def scripts(draw):
+    """What 64 threads do, step by step: a few access some of 8 bytes of shared memory, or all of a warp or of the block
+    come to a barrier. [steps][thread] of (what, place, width)."""
+    access = st.tuples(st.sampled_from([LOAD, LOAD, STORE]), st.sampled_from([(0, 4), (4, 4), (0, 1), (2, 2), (5, 1)]))
+    steps = []
+    for _ in range(draw(st.integers(2, 6))):
+        kind = draw(st.sampled_from(["accesses"] * 3 + ["warp", "block"]))
+        step = [(0, 0, 1)] * 64
+        if kind == "block":
+            step = [(SYNC_BLOCK, 0, 1)] * 64
+        elif kind == "warp":
+            first = draw(st.sampled_from([0, 32]))
+            step[first : first + 32] = [(SYNC_WARP, 0, 1)] * 32
+        else:
+            for thread in draw(st.lists(st.sampled_from([0, 1, 2, 31, 32, 33, 63]), max_size=3, unique=True)):
+                what, (place, width) = draw(access)
+                step[thread] = (what, place, width)
+        steps.append(step)
+    return steps
+
+
+def races(steps: list) -> bool:
+    """Whether two threads access a byte, one of them storing, and no barrier of both stands between them."""
+
+    def between(a: int, b: int, first: int, second: int) -> bool:
+        for step in range(min(a, b) + 1, max(a, b)):
+            what = {steps[step][first][0], steps[step][second][0]}
+            if what == {SYNC_BLOCK} or (what == {SYNC_WARP} and first // 32 == second // 32):
+                return True
+        return False
+
+    made = [(at, thread, *one) for at, step in enumerate(steps) for thread, one in enumerate(step) if one[0] in (1, 2)]
+    return any(
+        first != second and STORE in (a, b) and p < q + v and q < p + w and not between(i, j, first, second)
+        for i, first, a, p, w in made
+        for j, second, b, q, v in made
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(scripts(), st.integers(0, 1 << 16))
+def test_races_are_found_where_they_are_and_only_there(steps, seed):
+    """By the definition of a race, in every order of threads."""
+    table = np.array(steps, dtype="u4")
+    words = aligned(len(steps) * 64, "u4")
+    words[:] = (table[..., 0] | table[..., 1] << 8 | table[..., 2] << 16).reshape(-1)
+    wanted = races(steps)
+    for order in ORDERS:
+        launcher = Launcher(Schedule(order, seed=seed))
+        launcher.reads("steps", words)
+        try:
+            launcher.launch(Kernel("script", shared=8), 1, [words.ctypes.data, len(steps)])
+            found = False
+        except LayoutError as error:
+            assert error.diagnostics[0].code == "LP307", error
+            found = True
+        assert found == wanted, order
 
 
 # ---------------------------------------------------------------- threads

@@ -274,8 +274,9 @@ PRODUCTS = {
 }
 
 
+@np.errstate(invalid="ignore")
 def product(given: np.ndarray, code: str, value, sum_type: str) -> np.ndarray:
-    """[warps, 32, 4] sums that lanes hold, for [warps, 32, 64] rows that they give."""
+    """[warps, 32, 4] bits of the sums that lanes hold, for [warps, 32, 64] rows that they give."""
     per_word = 4 // np.dtype(code).itemsize
     half, depth = 4 * per_word, 8 * per_word
     warps, lane = len(given), np.arange(32)
@@ -294,11 +295,13 @@ def product(given: np.ndarray, code: str, value, sum_type: str) -> np.ndarray:
     sums = a @ b
     for i in range(4):
         found[..., i] = c[..., i] + sums[:, group + 8 * (i // 2), 2 * within + i % 2]
-    return found.astype(sum_type)
+    found = found.astype(sum_type).view("u4")
+    return np.where(found & 0x7FFFFFFF > 0x7F800000, FLOAT_NAN, found) if sum_type == "f4" else found
 
 
 def operands(name: str, seed: int) -> np.ndarray:
-    """Rows whose products and sums are exact in double precision: of all signs, subnormals and zeros among them."""
+    """Rows whose products and sums are exact in double precision: of all signs, subnormals and zeros among them. Of an
+    odd seed, some are infinite or NaNs."""
     random, given = np.random.default_rng(seed), rows(seed)
     if name == "mma_f16":
         magnitudes, signs = (random.integers(0, most, (*given.shape[:2], 12)) for most in (1 << 14, 2))
@@ -306,7 +309,12 @@ def operands(name: str, seed: int) -> np.ndarray:
     if name == "mma_bf16":
         eighths = (random.integers(-256, 257, (*given.shape[:2], 12)) / 8).astype("f4")
         put(given, 0, (eighths.view("u4") >> 16).astype("u2"))
-    if name == "mma_e4m3":
+    if name in ("mma_f16", "mma_bf16") and seed % 2:
+        codes = given[:, :8, :24].view("u2")
+        codes[:] = np.where(
+            random.integers(0, 64, codes.shape) == 0, {"mma_f16": 0x7C00, "mma_bf16": 0xFF80}[name], codes
+        )
+    if name == "mma_e4m3" and seed % 2 == 0:
         codes = given[..., :24]
         codes[codes & 0x7F == 0x7F] = 0
     if name != "mma_s8":
@@ -320,4 +328,4 @@ def test_products(name):
         given = operands(name, seed)
         found = words(result(f"check_{name}", given, schedule), PRODUCTS[name][2], 0, 4)
         wanted = product(given.reshape(-1, 32, ROW), *PRODUCTS[name])
-        assert np.array_equal(found.reshape(wanted.shape).view("u4"), wanted.view("u4")), schedule
+        assert np.array_equal(found.reshape(wanted.shape).view("u4"), wanted), schedule
