@@ -9,13 +9,13 @@ enum class Kind { integer, floating, power };
 
 LD_DEVICE u64 bits_of(double value) {
     u64 made;
-    __builtin_memcpy(&made, &value, 8);
+    memcpy(&made, &value, 8);
     return made;
 }
 
 LD_DEVICE double double_of(u64 bits) {
     double made;
-    __builtin_memcpy(&made, &bits, 8);
+    memcpy(&made, &bits, 8);
     return made;
 }
 

@@ -46,6 +46,7 @@ LAYERS = (
     "lint",
     "schema",
     "backends",
+    "doctor",
     "price",
     "explain",
     "decode",
@@ -54,6 +55,7 @@ LAYERS = (
     "show",
     "checkpoints",
     "coverage",
+    "warmup",
     "cli",
     "__main__",
     "__init__",  # the public API, of lazy attributes; no module of ours imports from it
