@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from benchmarks import Figure, Scale
+from benchmarks.timing import THREADS, Conversion, over_copy, use_threads
 from layoutdsl import compile_plan
 
 PROCESSES = 3
@@ -31,8 +32,6 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _grown(scale: Scale, what: str, module: str, cases: tuple[Sizes, ...]) -> Iterator[Figure]:
-    from benchmarks.timing import THREADS, Conversion, over_copy, use_threads
-
     use_threads(THREADS)
     ratios: list[float] = []
     for sizes in cases:

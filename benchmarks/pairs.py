@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks import Figure, Scale
+from benchmarks.timing import THREADS, Conversion, over_copy, use_threads
 from layoutdsl import LayoutError, Plan, compile_plan
 from layoutdsl.codes import code_named
 from layoutdsl.library import files, read_spec
@@ -34,8 +35,6 @@ class Pair:
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    from benchmarks.timing import THREADS, Conversion, over_copy, use_threads
-
     use_threads(THREADS)
     found: dict[str, list[float]] = {}
     for pair in list(pairs(SIZES[scale]))[:: EVERY[scale]]:

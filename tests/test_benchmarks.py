@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numba
 import pytest
 import torch
 
@@ -19,7 +20,16 @@ from layoutdsl import compile_plan
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "padding"])  # test_planner.py has all of that one
+@pytest.fixture(scope="module", autouse=True)
+def threads_as_before():
+    """Benchmarks set how many there are."""
+    before = torch.get_num_threads(), numba.get_num_threads()
+    yield
+    torch.set_num_threads(before[0])
+    numba.set_num_threads(before[1])
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_every_benchmark_runs(name):
     figures = list(import_module(f"benchmarks.{name}").measure("quick"))
     assert figures and all(figure.value >= 0 for figure in figures)
