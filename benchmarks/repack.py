@@ -58,12 +58,10 @@ def _of_threads(scale: Scale, threads: int, conversion: Conversion) -> Iterator[
     shown = f"{SIZE[scale]}x{SIZE[scale]}, {threads} thread{'s' * (threads > 1)}"
     for backend in BACKENDS:
         taken, limit = found[backend], LIMIT if held and backend == "cpu" else None
-        note = f"{taken.seconds * 1e3:.1f} ms"
-        yield Figure(f"repack_over_copy, {backend}, {shown}", taken.ratio, "times copy_", limit, note)
+        yield Figure(f"repack_over_copy, {backend}, {shown}", taken.ratio, "times copy_", limit, str(taken))
     engines, (least, most) = found["engines"], RECORDED
     bounds = {"limit": most, "least": least} if held else {"limit": None}
-    note = f"{engines.seconds:.2f} s"
-    yield Figure(f"engines_over_copy, {shown}", engines.ratio, "times copy_", note=note, **bounds)
+    yield Figure(f"engines_over_copy, {shown}", engines.ratio, "times copy_", note=str(engines), **bounds)
     note = "" if least <= engines.ratio <= most else "does not count: the engines' steps are not as recorded"
     factor = engines.seconds / found["cpu"].seconds
     yield Figure(f"engines_over_repack, {shown}", factor, "times", None, note, LEAST_FACTOR if held else None)

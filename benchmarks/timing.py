@@ -63,10 +63,20 @@ def use_threads(count: int) -> None:
 
 @dataclass(frozen=True)
 class Taken:
-    """Median seconds of a work, and times the copy."""
+    """Median seconds of a work and of the copies before it, and of the fastest copy: where that is far from the median,
+    something else was at work on the machine."""
 
     seconds: float
-    ratio: float
+    copy: float
+    fastest: float
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.copy
+
+    def __str__(self) -> str:
+        times = (f"{seconds * 1e3:.1f}" for seconds in (self.seconds, self.copy, self.fastest))
+        return "{} ms, copy {} (fastest {})".format(*times)
 
 
 def against_copy(scale: Scale, copy: Callable[[], object], **works: Callable[[], object]) -> dict[str, Taken]:
@@ -77,11 +87,10 @@ def against_copy(scale: Scale, copy: Callable[[], object], **works: Callable[[],
         for name, work in works.items():
             copies[name].append(_seconds(copy))
             times[name].append(_seconds(work))
-    found: dict[str, Taken] = {}
-    for name in works:
-        copied, worked = (statistics.median(taken[name][1:]) for taken in (copies, times))
-        found[name] = Taken(worked, worked / copied)
-    return found
+    return {
+        name: Taken(statistics.median(times[name][1:]), statistics.median(copies[name][1:]), min(copies[name][1:]))
+        for name in works
+    }
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -91,9 +100,10 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def over_copy(scale: Scale, conversion: Conversion) -> float:
-    """Time of a conversion by the cpu backend over that of the copy."""
-    return against_copy(scale, conversion.copy, run=conversion.run)["run"].ratio
+def measured(scale: Scale, conversion: Conversion) -> Taken:
+    """A conversion by the cpu backend on THREADS."""
+    use_threads(THREADS)
+    return against_copy(scale, conversion.copy, run=conversion.run)["run"]
 
 
 def in_child(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:

@@ -10,7 +10,7 @@ import numba
 import pytest
 import torch
 
-from benchmarks import MODULES, Figure, report
+from benchmarks import MODULES, Figure, report, timing
 from benchmarks.inputs import inputs, outputs
 from benchmarks.pairs import pairs
 from benchmarks.peer_steps import repacked
@@ -77,6 +77,13 @@ def test_outputs_are_in_memory():
     assert {name: tensor.shape for name, tensor in out.items()} == {
         info.name: torch.Size(info.full_shape) for info in plan.outputs
     }
+
+
+def test_every_work_has_its_turn_after_a_copy():
+    calls: list[str] = []
+    works = {name: lambda name=name: calls.append(name) for name in ("a", "b")}
+    assert set(timing.against_copy("quick", lambda: calls.append("copy"), **works)) == {"a", "b"}
+    assert calls == ["copy", "a", "copy", "b"] * 2  # a round that does not count, and one that does
 
 
 def test_bounds_and_what_is_missed():
