@@ -18,6 +18,8 @@ from layoutdsl.library import files, read_spec
 from layoutdsl.model import Checkpoint, Kernel
 
 PROCESSES = 3
+Params = dict[str, bool | int | str]
+
 LIMIT, LIMIT_MEAN = 4.0, 2.0
 """Times the copy: of any pair, and of the geometric mean over all."""
 
@@ -78,7 +80,7 @@ def _plan(source: Checkpoint, target: Kernel, variant: str, sizes: dict[str, int
     if variant == "zero points" and asked not in target.params:
         return None
     sides = {"source": source, "target": target}
-    params: dict[str, bool | int | str] = {f"{side}.{asked}": True for side, spec in sides.items() if asked in spec.params}
+    params: Params = {f"{side}.{asked}": True for side, spec in sides.items() if asked in spec.params}
     if len(target.params["dtype"].values) == 1:
         params["source.dtype"] = target.params["dtype"].values[0]
     for bits in source.params["bits"].values if "bits" in source.params else ():
@@ -88,9 +90,7 @@ def _plan(source: Checkpoint, target: Kernel, variant: str, sizes: dict[str, int
     return None if "bits" in source.params else _compiled(source, target, sizes, params)
 
 
-def _compiled(
-    source: Checkpoint, target: Kernel, sizes: dict[str, int], params: dict[str, bool | int | str]
-) -> Plan | None:
+def _compiled(source: Checkpoint, target: Kernel, sizes: dict[str, int], params: Params) -> Plan | None:
     try:
         plan = compile_plan(source, target, "linear", sizes, params=params)
     except LayoutError:
