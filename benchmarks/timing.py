@@ -63,12 +63,16 @@ def use_threads(count: int) -> None:
 
 @dataclass(frozen=True)
 class Taken:
-    """Median seconds of a work and of the copies before it, and of the fastest copy: where that is far from the median,
-    something else was at work on the machine."""
+    """Medians over rounds: seconds of a work and of the copies before it, on the clock and of all processors together.
+
+    Where others keep the machine busy, the fastest copy is far from the median, and processor time is what to look at.
+    """
 
     seconds: float
     copy: float
     fastest: float
+    processor: float
+    copy_processor: float
 
     @property
     def ratio(self) -> float:
@@ -76,28 +80,35 @@ class Taken:
 
     def __str__(self) -> str:
         times = (f"{seconds * 1e3:.1f}" for seconds in (self.seconds, self.copy, self.fastest))
-        return "{} ms, copy {} (fastest {})".format(*times)
+        text = "{} ms, copy {} (fastest {}), in processor time {:.2f}"
+        return text.format(*times, self.processor / self.copy_processor)
 
 
 def against_copy(scale: Scale, copy: Callable[[], object], **works: Callable[[], object]) -> dict[str, Taken]:
     """In every round each work has its turn, right after a copy that it is compared with; the first does not count."""
-    copies: dict[str, list[float]] = {name: [] for name in works}
-    times: dict[str, list[float]] = {name: [] for name in works}
+    turns: dict[str, list[tuple[float, ...]]] = {name: [] for name in works}
     for _ in range(1 + ROUNDS[scale]):
         for name, work in works.items():
-            copies[name].append(_seconds(copy))
-            times[name].append(_seconds(work))
-    return {
-        name: Taken(statistics.median(times[name][1:]), statistics.median(copies[name][1:]), min(copies[name][1:]))
-        for name in works
-    }
+            turns[name].append((*_seconds(copy), *_seconds(work)))
+    found: dict[str, Taken] = {}
+    for name in works:
+        copied, copied_processor, worked, processor = zip(*turns[name][1:])
+        found[name] = Taken(
+            seconds=statistics.median(worked),
+            copy=statistics.median(copied),
+            fastest=min(copied),
+            processor=statistics.median(processor),
+            copy_processor=statistics.median(copied_processor),
+        )
+    return found
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """On the clock, and of all processors together."""
     time.sleep(PAUSE)
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - busy
 
 
 def measured(scale: Scale, conversion: Conversion) -> Taken:
