@@ -52,10 +52,11 @@ def _measured(name: str, module: ModuleType, processes: int, *, quick: bool) -> 
     elif processes == 1:
         yield from module.measure("full")
     else:
-        yield from merged([_child(name) for _ in range(processes)])
+        yield from merged([_child(name, f"{at + 1} of {processes}") for at in range(processes)])
 
 
-def _child(name: str) -> list[Figure]:
+def _child(name: str, which: str) -> list[Figure]:
+    print(f"{name}, process {which}", file=sys.stderr)
     command = [sys.executable, "-m", "benchmarks", name, "--json", "--processes", "1"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     figures = [from_json(text) for text in done.stdout.splitlines()]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks import Figure, Scale
+from benchmarks.peer_steps import repacked
 from benchmarks.repack import SIZE, plan_of
+from benchmarks.timing import THREADS, Conversion, in_child, use_threads
 
 LIMIT = 1.0
 """MiB, by the cpu backend."""
@@ -18,8 +20,6 @@ SMALL = 512
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    from benchmarks.timing import in_child
-
     size = max(SIZE[scale], SMALL)
     for way in WAYS[scale]:
         limit = LIMIT if way == "cpu" else None
@@ -28,9 +28,6 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 def extra(way: str, size: int) -> float:
     """MiB by which the process' memory peaks above what it held, inputs and outputs included, before the run."""
-    from benchmarks.peer_steps import repacked
-    from benchmarks.timing import THREADS, Conversion, use_threads
-
     use_threads(THREADS)
     small, large = Conversion(plan_of(SMALL)), Conversion(plan_of(size))
 
