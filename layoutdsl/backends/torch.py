@@ -16,15 +16,18 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from layoutdsl.backends import buffers
+from layoutdsl.backends.boxes import Box
 from layoutdsl.backends.moves import shares, writes
 from layoutdsl.backends.torch_checks import check_holds
 from layoutdsl.backends.torch_codes import Codes
+from layoutdsl.backends.torch_lower import lower
 from layoutdsl.backends.torch_programs import Carrier, Vanished
 from layoutdsl.backends.torch_recodes import STORED
 from layoutdsl.backends.torch_reductions import Reductions
 from layoutdsl.backends.torch_scratch import scratch
-from layoutdsl.backends.torch_sources import Sources
-from layoutdsl.backends.torch_words import carry, known_launches
+from layoutdsl.backends.torch_sources import Sources, data
+from layoutdsl.backends.torch_word_recodes import recoded
+from layoutdsl.backends.torch_words import carry
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Lost, Plan, Program, TensorInfo
 
@@ -166,23 +169,28 @@ class Converter:
             for view in views:
                 view.copy_(values.view(torch.uint8))
             return
-        found = known_launches(self.plan, program)
-        on_words: list[int] = []
+        sure = [expert for expert in range(len(views)) if self._takes_all(program, expert)]
+        done = self._on_words(program, info, sure, views)
         for expert, view in enumerate(views):
-            if found is not None and self._takes_all(program, expert):
-                on_words.append(expert)
-                continue
             lost = self.vanished.setdefault((info.name, expert), []) if info.name in self.counted else None
             target = Codes(view, code_named(info.code).bits)
-            Carrier(program, self.sources, self.reductions, expert, target, lost).carry()
-        for launch in found if found is not None and on_words else ():
-            flats = self.sources.given[program.sources[launch.part]] if launch.form.how != "fill" else []
-            of = [flats[expert if len(flats) > 1 else 0] for expert in on_words if flats]
-            carry(launch, [views[expert] for expert in on_words], of)
+            Carrier(program, self.sources, self.reductions, expert, target, lost).carry(done if expert in sure else ())
+
+    def _on_words(self, program: Program, info: TensorInfo, experts: list[int], views: Sequence[torch.Tensor]) -> set[Box]:
+        """Carry what has launches, of experts of which no code is refused; returns the boxes that are done."""
+        done: set[Box] = set()
+        for move, box, name in data(program.sources, program.moves) if experts and not shares(program) else ():
+            launch = lower(box, code_named(info.code).bits) if move.gather_n is None and move.gather_k is None else None
+            found = recoded(launch, program, self.sources, experts) if launch is not None else None
+            if found is not None:
+                flats = [self.sources.codes(name, expert).flat for expert in experts]
+                carry(found[0], [views[expert] for expert in experts], flats, found[1])
+                done.add(box)
+        return done
 
     def _takes_all(self, program: Program, expert: int) -> bool:
         """Whether no code is refused, so that all may go at once."""
-        names = {name for name in program.sources if name} if program.recode.name != "constant" else ()
+        names = {name for _, _, name in data(program.sources, program.moves)}
         return all(self.sources.refuses_none(program.recode, name, expert) for name in names)
 
     def lost(self) -> list[Lost]:

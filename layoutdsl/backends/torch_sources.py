@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from layoutdsl.backends import buffers
-from layoutdsl.backends.boxes import Box, boxes, first
+from layoutdsl.backends.boxes import Box, Last, boxes, first
 from layoutdsl.backends.places import ANY, order_refused
 from layoutdsl.backends.torch_codes import Codes
 from layoutdsl.backends.torch_recodes import non_finite
@@ -25,6 +25,7 @@ class Sources:
 
     def __init__(self, plan: Plan, given: Mapping[str, list[torch.Tensor]], device: torch.device):
         self.plan, self.given, self.device = plan, given, device
+        self.last = Last(), Last()
         self.clean: dict[tuple[str, int], bool] = {}
         self.found: dict[tuple[str, int, int], torch.Tensor] = {}
 
@@ -38,12 +39,17 @@ class Sources:
         """The source codes of a box, of its sizes."""
         if move.gather_n is None and move.gather_k is None:
             return codes.read(box.source)
-        n = self.addresses(move.gather_n, box.part, box.along(0, 4, box.src[0], self.device), expert)
-        k = self.addresses(move.gather_k, 0, box.along(1, 4, box.src[1], self.device), expert)
-        return codes.take(n + k)
+        n = self._along(0, move.gather_n, box.part, box, expert)
+        return codes.take(n, self._along(1, move.gather_k, 0, box, expert))
+
+    def _along(self, axis: int, lookup: Lookup | None, part: int, box: Box, expert: int) -> torch.Tensor:
+        where = box.along(axis, 4, box.src[axis])
+        return self.last[axis].of(
+            (lookup, part, where, expert), lambda: self.addresses(lookup, part, where.index(self.device), expert)
+        )
 
     def addresses(self, lookup: Lookup | None, part: int, src: torch.Tensor, expert: int) -> torch.Tensor:
-        """Source addresses along one axis: the columns of a run, looked up where it is gathered."""
+        """Source addresses along one axis: the columns of runs, looked up where it is gathered."""
         if lookup is None:
             return src
         offset, step, base = lookup.views[part]
