@@ -141,8 +141,8 @@ class Box:
     def cut(self, loop: int, first: int, count: int) -> Box:
         """At most so many turns of a loop."""
         axis, turns, *steps = self.loops[loop]
-        start = self.fixed(loop, first)
-        return replace(start, loops=(*self.loops[:loop], (axis, min(count, turns - first), *steps), *self.loops[loop + 1 :]))
+        fewer = (axis, min(count, turns - first), *steps)
+        return replace(self.fixed(loop, first), loops=(*self.loops[:loop], fewer, *self.loops[loop + 1 :]))
 
     def last(self) -> Box:
         """Of elements that share a target the last, which is the one that stays."""
@@ -180,7 +180,7 @@ class Box:
 
 
 def tiles(box: Box, most: int) -> Iterator[Box]:
-    """Cut in any order, so that what each has lies together at both its ends: the widest loop is halved until no tile has
+    """Cut in any order, so that what each has lies together on both sides: the widest loop is halved until no tile has
     more elements than `most`."""
     counts = list(box.sizes)
     while math.prod(counts) > most:

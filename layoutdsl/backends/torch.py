@@ -16,18 +16,15 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from layoutdsl.backends import buffers
-from layoutdsl.backends.boxes import Box
 from layoutdsl.backends.moves import shares, writes
 from layoutdsl.backends.torch_checks import check_holds
 from layoutdsl.backends.torch_codes import Codes
-from layoutdsl.backends.torch_lower import lower
+from layoutdsl.backends.torch_launches import carry_on_words
 from layoutdsl.backends.torch_programs import Carrier, Vanished
 from layoutdsl.backends.torch_recodes import STORED
 from layoutdsl.backends.torch_reductions import Reductions
 from layoutdsl.backends.torch_scratch import scratch
 from layoutdsl.backends.torch_sources import Sources, data
-from layoutdsl.backends.torch_word_recodes import recoded
-from layoutdsl.backends.torch_words import carry
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Lost, Plan, Program, TensorInfo
 
@@ -169,24 +166,12 @@ class Converter:
             for view in views:
                 view.copy_(values.view(torch.uint8))
             return
-        sure = [expert for expert in range(len(views)) if self._takes_all(program, expert)]
-        done = self._on_words(program, info, sure, views)
+        sure = {expert: view for expert, view in enumerate(views) if self._takes_all(program, expert)}
+        done = carry_on_words(program, info, self.sources, sure)
         for expert, view in enumerate(views):
             lost = self.vanished.setdefault((info.name, expert), []) if info.name in self.counted else None
             target = Codes(view, code_named(info.code).bits)
-            Carrier(program, self.sources, self.reductions, expert, target, lost).carry(done if expert in sure else ())
-
-    def _on_words(self, program: Program, info: TensorInfo, experts: list[int], views: Sequence[torch.Tensor]) -> set[Box]:
-        """Carry what has launches, of experts of which no code is refused; returns the boxes that are done."""
-        done: set[Box] = set()
-        for move, box, name in data(program.sources, program.moves) if experts and not shares(program) else ():
-            launch = lower(box, code_named(info.code).bits) if move.gather_n is None and move.gather_k is None else None
-            found = recoded(launch, program, self.sources, experts) if launch is not None else None
-            if found is not None:
-                flats = [self.sources.codes(name, expert).flat for expert in experts]
-                carry(found[0], [views[expert] for expert in experts], flats, found[1])
-                done.add(box)
-        return done
+            Carrier(program, self.sources, self.reductions, expert, target, lost).carry(done.get(expert, ()))
 
     def _takes_all(self, program: Program, expert: int) -> bool:
         """Whether no code is refused, so that all may go at once."""

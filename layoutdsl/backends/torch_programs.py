@@ -67,8 +67,9 @@ class Carrier:
             if sure and self.target is None:
                 self.sources.orders(move, self.expert)
                 continue
+            box = box.by_axis() if sure and apart else box
             beside = self.operands.of(box)
-            for part in tiles(box.by_axis(), self.most) if sure and apart else box.pieces(self.most):
+            for part in tiles(box, self.most) if sure and apart else box.pieces(self.most):
                 self._piece(move, part, name, sure, {role: one.values(part) for role, one in beside.items()})
 
     def _codes(self, name: str) -> Codes:

@@ -50,14 +50,7 @@ class Sources:
 
     def addresses(self, lookup: Lookup | None, part: int, src: torch.Tensor, expert: int) -> torch.Tensor:
         """Source addresses along one axis: the columns of runs, looked up where it is gathered."""
-        if lookup is None:
-            return src
-        offset, step, base = lookup.views[part]
-        x = self.order(lookup.tensor, expert, lookup.group)[src] * step + offset
-        found = torch.full_like(x, base)
-        for weight, extent, stride in lookup.digits:
-            found += (x // weight % extent if extent else x // weight) * stride
-        return found
+        return src if lookup is None else stored(lookup, part, self.order(lookup.tensor, expert, lookup.group)[src])
 
     def refuses_none(self, recode: Recode, name: str, expert: int) -> bool:
         """Whether a recode takes every code of a tensor. Looked up once, since weights are many."""
@@ -94,6 +87,16 @@ class Sources:
         group = next((move.gather_k.group for move in moves if move.gather_k is not None), ANY)
         start = next(e.start for e in self.plan.extents if e.matrix == matrix and e.role == "k")
         return buffers.flat(self.order(source, expert, group)[start : start + info.codes].to(torch.int32))
+
+
+def stored(lookup: Lookup, part: int, x: torch.Tensor) -> torch.Tensor:
+    """Source addresses of coordinates along a gathered axis."""
+    offset, step, base = lookup.views[part]
+    x = x * step + offset
+    found = torch.full_like(x, base)
+    for weight, extent, stride in lookup.digits:
+        found += (x // weight % extent if extent else x // weight) * stride
+    return found
 
 
 def data(sources: tuple[str, ...], moves: tuple[Move, ...]) -> Iterator[tuple[Move, Box, str]]:

@@ -18,7 +18,10 @@ from layoutdsl.plan import Program
 NIBBLES = ("fp8_nibbles", "plain_nibbles")
 
 
-def recoded(launch: Launch, program: Program, sources: Sources, experts: Sequence[int]) -> tuple[Launch, Recoded] | None:
+Way = tuple[Launch, Recoded]
+
+
+def recoded(launch: Launch, program: Program, sources: Sources, experts: Sequence[int]) -> Way | None:
     """How a program's recode is done in a launch, maybe in one on smaller words; None where it cannot be.
 
     Known are copies, recodes around the zero point 8, and signs of scales that are those of all codes of a word.
@@ -57,7 +60,7 @@ def _flipped(words: Words, turned: int) -> None:
     words.buffer.bitwise_xor_(top.mul_(7).bitwise_xor_(words.mask(lambda at: True, code=8)))
 
 
-def _folded(launch: Launch, program: Program, sources: Sources, experts: Sequence[int]) -> tuple[Launch, Recoded] | None:
+def _folded(launch: Launch, program: Program, sources: Sources, experts: Sequence[int]) -> Way | None:
     (operand,) = program.operands
     if any(move.gather_n is not None or move.gather_k is not None for move in operand.moves):
         return None

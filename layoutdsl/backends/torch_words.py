@@ -98,7 +98,7 @@ class Words:
         self.buffer.bitwise_xor_(changed.bitwise_left_shift_(shift))
 
     def mask(self, holds: Callable[[int], bool], code: int | None = None) -> int:
-        """A code, all ones unless told otherwise, at each place of a word for which `holds`, as the carrier shows it."""
+        """A code, all ones unless told otherwise, at each place for which `holds`; the word as the carrier shows it."""
         bits, word = self.launch.bits, self.launch.word
         code = (1 << bits) - 1 if code is None else code
         found = sum(code << at * bits for at in range(word // bits) if holds(at))
