@@ -1,8 +1,8 @@
-"""Boxes of elements as strided views of flat code arrays: what the torch backend copies at once.
+"""Boxes of elements as grids of addresses: what the torch backend reads and writes at once where it moves codes.
 
-A box is one run along n times one along k. Its loops, outermost first, give the sizes of a view, and their steps its
-strides, on the target's side and on the source's. With a loop (count 4, ddst 8, dsrc 1) along n and one (count 8,
-ddst 1, dsrc 4) along k, `box.target(a).copy_(box.source(b))` transposes 4 x 8 codes.
+A box is one run along n times one along k. Its loops, outermost first, give the sizes of a grid, and their steps its
+steps, on the target's side and on the source's. With a loop (count 4, ddst 8, dsrc 1) along n and one (count 8, ddst 1,
+dsrc 4) along k, `box.target.of(a).copy_(box.source.of(b))` transposes 4 x 8 codes.
 
 Elements that share a target (a loop with ddst 0) are one writer, the first, and its followers.
 """
@@ -10,16 +10,79 @@ Elements that share a target (a loop with ddst 0) are one writer, the first, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import torch
 
-from layoutdsl.backends.torch_scratch import PIECE
-from layoutdsl.plan import Move, Program
+from layoutdsl.plan import Move
 
 Loop = tuple[int, int, int, int, int]
 """(axis, count, dx, ddst, dsrc); axis 0 is n, 1 is k."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """A grid of addresses, `at` the first."""
+
+    at: int
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def low(self) -> int:
+        """The smallest address."""
+        return self.at + sum(min((size - 1) * step, 0) for size, step in zip(self.sizes, self.steps))
+
+    def of(self, codes: torch.Tensor) -> torch.Tensor:
+        return codes.as_strided(self.sizes, self.steps, codes.storage_offset() + self.at)
+
+    def moved(self, by: int) -> Addresses:
+        return replace(self, at=self.at + by)
+
+    def index(self, device: torch.device) -> torch.Tensor:
+        """The addresses as a tensor."""
+        found = torch.tensor([self.at], device=device)
+        for size, step in zip(self.sizes, self.steps):
+            if size > 1:
+                found = (found.unsqueeze(-1) + torch.arange(size, device=device) * step).view(-1)
+        return found.view(self.sizes)
+
+    def odd(self) -> int | None:
+        """A dimension along which addresses are even and odd in turns."""
+        return next((at for at, size in enumerate(self.sizes) if size > 1 and self.steps[at] % 2), None)
+
+    def every_other(self, dim: int, first: int) -> Addresses:
+        """Of one dimension, the indices that are even (first 0) or odd (first 1)."""
+        sizes, steps = list(self.sizes), list(self.steps)
+        sizes[dim], steps[dim] = (sizes[dim] + 1 - first) // 2, 2 * steps[dim]
+        return Addresses(self.at + first * self.steps[dim], tuple(sizes), tuple(steps))
+
+    def halved(self) -> Addresses:
+        """Counted in units of two, where all are even or all are odd."""
+        return Addresses(self.at // 2, self.sizes, tuple(step // 2 for step in self.steps))
+
+    def paired(self) -> Addresses | None:
+        """Counted in units of two, where they are in pairs: an even one and the next along `odd`."""
+        dim = self.odd()
+        if dim is None or self.at % 2 or self.steps[dim] != 1 or self.sizes[dim] % 2:
+            return None
+        even = self.every_other(dim, 0)
+        return even.halved() if even.odd() is None else None
+
+
+class Last:
+    """What was last made, kept for as long as the same is asked for: pieces of a box are alike."""
+
+    def __init__(self) -> None:
+        self.known: tuple[object, Any] | None = None
+
+    def of(self, key: object, make: Callable[[], Any]) -> Any:
+        if self.known is None or self.known[0] != key:
+            self.known = key, make()
+        return self.known[1]
 
 
 @dataclass(frozen=True)
@@ -35,22 +98,27 @@ class Box:
     join: bool
 
     @property
-    def sizes(self) -> list[int]:
-        return [loop[1] for loop in self.loops]
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(loop[1] for loop in self.loops)
 
-    def target(self, codes: torch.Tensor) -> torch.Tensor:
-        return codes.as_strided(self.sizes, [loop[3] for loop in self.loops], codes.storage_offset() + self.dst)
+    @property
+    def target(self) -> Addresses:
+        return Addresses(self.dst, self.sizes, tuple(loop[3] for loop in self.loops))
 
-    def source(self, codes: torch.Tensor) -> torch.Tensor:
-        return codes.as_strided(self.sizes, [loop[4] for loop in self.loops], codes.storage_offset() + sum(self.src))
+    @property
+    def source(self) -> Addresses:
+        return Addresses(sum(self.src), self.sizes, tuple(loop[4] for loop in self.loops))
 
-    def grid(self, axis: int, column: int, first: int, device: torch.device) -> torch.Tensor:
-        """Of each point along one axis: first + its steps in a column of the loops (2: coordinate, 4: source)."""
-        found = torch.tensor(first, device=device)
-        for loop in self.loops:
-            if loop[0] == axis:
-                found = found.unsqueeze(-1) + torch.arange(loop[1], device=device) * loop[column]
-        return found
+    def along(self, axis: int, column: int, first: int) -> Addresses:
+        """Of each index along one axis: first + its steps in a column of the loops (2: coordinate, 4: source). As many
+        dimensions as the box, those of the other axis of size one."""
+        sizes = tuple(count if of == axis else 1 for of, count, *_ in self.loops)
+        return Addresses(first, sizes, tuple(loop[column] if loop[0] == axis else 0 for loop in self.loops))
+
+    def single(self, kept: Container[tuple[int, int]]) -> Box:
+        """The first element of each loop but those that are kept, named by (axis, dx)."""
+        loops = (loop if (loop[0], loop[2]) in kept else (loop[0], 1, *loop[2:]) for loop in self.loops)
+        return replace(self, loops=tuple(loops))
 
     def place(self, index: int) -> tuple[int, int]:
         """(n, k) of an element, counted through the loops."""
@@ -70,6 +138,12 @@ class Box:
             loops=self.loops[:loop] + self.loops[loop + 1 :],
         )
 
+    def cut(self, loop: int, first: int, count: int) -> Box:
+        """At most so many turns of a loop."""
+        axis, turns, *steps = self.loops[loop]
+        fewer = (axis, min(count, turns - first), *steps)
+        return replace(self.fixed(loop, first), loops=(*self.loops[:loop], fewer, *self.loops[loop + 1 :]))
+
     def last(self) -> Box:
         """Of elements that share a target the last, which is the one that stays."""
         for at in reversed(range(len(self.loops))):
@@ -77,20 +151,47 @@ class Box:
                 return self.fixed(at, self.loops[at][1] - 1).last()
         return self
 
-    def pieces(self) -> Iterator[Box]:
-        """Cut along the outermost loops, in order, so that none has more than PIECE elements."""
+    def by_axis(self) -> Box:
+        """The same elements with k outermost and n innermost, so that a sum of something along k and something along n
+        goes through memory in long stretches; where two 4-bit codes share a byte they stand between. The order of the
+        elements is another one: none is the first any more."""
+        along_k, pair, along_n = [], [], []
+        for axis, count, dx, ddst, dsrc in self.loops:
+            if ddst == 1 and count % 2 == 0:
+                pair.append((axis, 2, dx, ddst, dsrc))
+                count, dx, ddst, dsrc = count // 2, 2 * dx, 2 * ddst, 2 * dsrc
+            (along_k if axis else along_n).append((axis, count, dx, ddst, dsrc))
+        return replace(self, loops=(*along_k, *pair, *along_n))
+
+    def pieces(self, most: int) -> Iterator[Box]:
+        """Cut along the outermost loops, in order, so that none has more elements than `most`."""
         size = math.prod(self.sizes)
-        if size <= PIECE or self.loops[0][3] == 0:
+        if size <= most or self.loops[0][3] == 0:
             yield self
             return
         axis, count, *steps = self.loops[0]
-        step = PIECE * count // size
+        step = most * count // size
         for first in range(0, count, max(step, 1)):
             start = self.fixed(0, first)
             if step < 2:
-                yield from start.pieces()
+                yield from start.pieces(most)
             else:
                 yield replace(start, loops=((axis, min(step, count - first), *steps), *start.loops))
+
+
+def tiles(box: Box, most: int) -> Iterator[Box]:
+    """Cut in any order, so that what each has lies together on both sides: the widest loop is halved until no tile has
+    more elements than `most`."""
+    counts = list(box.sizes)
+    while math.prod(counts) > most:
+        spans = [count * max(abs(loop[3]), abs(loop[4])) * (count > 1) for count, loop in zip(counts, box.loops)]
+        widest = spans.index(max(spans))
+        counts[widest] = (counts[widest] + 1) // 2
+    for firsts in product(*(range(0, loop[1], count) for loop, count in zip(box.loops, counts))):
+        tile = box
+        for at, first in enumerate(firsts):
+            tile = tile.cut(at, first, counts[at])
+        yield tile
 
 
 def boxes(move: Move) -> Iterator[Box]:
@@ -108,21 +209,6 @@ def alone(box: Box) -> Box:
     """Of elements that share a target the first, with loops of one turn in the place of theirs."""
     return replace(box, loops=tuple((axis, count if ddst else 1, *steps, ddst, dsrc)
                                     for axis, count, *steps, ddst, dsrc in box.loops))
-
-
-def writes(program: Program) -> int:
-    """How many codes of its output a program writes: all of them, where its plan is whole and proven."""
-    moves = (*program.moves, *(program.fill.moves if program.fill else ()))
-    found = [
-        math.prod(loop[0] for side in (n, k) for loop in side.loops if loop[2])
-        for move in moves for n in move.n for k in move.k if not (n.join or k.join)
-    ]
-    return sum(found) or len(program.values)
-
-
-def may_share(move: Move) -> bool:
-    """Whether some elements are compared with others that share their target."""
-    return any(side.join or any(loop[2] == 0 and loop[3] for loop in side.loops) for side in (*move.n, *move.k))
 
 
 def written(box: Box, made: torch.Tensor) -> torch.Tensor:
