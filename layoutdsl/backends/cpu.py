@@ -26,13 +26,13 @@ import torch
 from layoutdsl.backends import buffers, cpu_memory
 from layoutdsl.backends.cpu_lower import TABLES, Form, Launch, Loop, launches
 from layoutdsl.backends.cpu_source import INNER, source
-from layoutdsl.backends.torch import Converter, carry_out, scratch
+from layoutdsl.backends.torch import Converter, carry_into, carry_out, scratch
 from layoutdsl.backends.torch_recodes import STORED, twin
 from layoutdsl.codes import Code, code_named
 from layoutdsl.plan import Check, Lost, Plan, Program, TensorInfo
 from layoutdsl.recodes import Recode
 
-__all__ = ["run", "scratch"]
+__all__ = ["amend", "run", "scratch"]
 
 TURNS, PIECE = 64, 1024
 """As many turns as make threads' shares even; how long the innermost loop goes on where it has to be cut for them."""
@@ -48,6 +48,10 @@ def run(
     report: list[Lost] | None = None,
 ) -> dict[str, torch.Tensor]:
     return carry_out(_Cpu, plan, tensors, out, report)
+
+
+def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
+    carry_into(_Cpu, plan, tensors, out)
 
 
 class _Cpu(Converter):
