@@ -13,9 +13,9 @@ become Marlin's; where they are sorted by g_idx as well, they wait for it:
     >>> needs(act_order=True)
     ['linear.g_idx linear.qweight', 'linear.scales']
 
-`partial` is the plan of some steps for some experts, over the full shapes: a backend's `amend` carries it out and leaves
-alone what no move of it writes. What comes from no source is a step without needs: pads, constants, stored shapes.
-Nothing here is refused.
+`partial` is the plan of some steps for some experts, over the full shapes: a backend's `amend` carries it out and
+leaves alone what no move of it writes. What comes from no source is a step without needs: pads, constants, stored
+shapes. Nothing here is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NO_PART = -1
 class Step:
     """What can be done for one expert once all tensors of `needs` are there.
 
-    once: it is done for all experts together, since what it writes or looks at is theirs together. spans: the reduction
-    over all experts that it takes part in. writes: outputs, and the part of each that is written.
+    once: for all experts together, since what it writes or looks at is theirs together. spans: the reduction over all
+    experts that it takes part in. writes: outputs, and the part of each that is written.
     """
 
     needs: frozenset[str]
@@ -62,14 +62,14 @@ def steps(plan: Plan) -> tuple[Step, ...]:
     return tuple(found.values())
 
 
-def partial(plan: Plan, parts: Collection[Step], slots: range) -> Plan:
+def partial(plan: Plan, taken: Collection[Step], slots: range) -> Plan:
     """The plan that takes these steps for a range of the rank's experts: its outputs are the full ones of so many
     experts, its inputs those that the steps need. `slots` is range(1) where there are no experts."""
     written: dict[str, set[int]] = {}
-    for output, part in (one for step in parts for one in step.writes):
+    for output, part in (one for step in taken for one in step.writes):
         written.setdefault(output, set()).add(part)
-    passed = tuple(one for one in plan.passed if any(one in step.passed for step in parts))
-    needed = frozenset[str]().union(*(step.needs for step in parts))
+    passed = tuple(one for one in plan.passed if any(one in step.passed for step in taken))
+    needed = frozenset[str]().union(*(step.needs for step in taken))
     made = {*written, *(output for _, output in passed)}
     programs = tuple(_only(p, written[p.output]) for p in plan.programs if p.output in written)
     used = {program.reduction for program in programs}
@@ -82,7 +82,7 @@ def partial(plan: Plan, parts: Collection[Step], slots: range) -> Plan:
         outputs=tuple(replace(o, experts=len(slots) if o.experts else 0) for o in plan.outputs if o.name in made),
         programs=programs,
         reductions=tuple(reduction for reduction in plan.reductions if reduction.name in used),
-        checks=tuple(check for check in plan.checks if any(check in step.checks for step in parts)),
+        checks=tuple(check for check in plan.checks if any(check in step.checks for step in taken)),
         passed=passed,
     )
 
@@ -119,20 +119,19 @@ def _of_programs(plan: Plan) -> Iterator[Step]:
     for program in plan.programs:
         parts = sorted({run.part for move in program.moves if move.kind == "data" for run in move.n})
         needs = {part: _needs(program, part) for part in parts}
+        if program.values or any(move.kind != "data" for move in program.moves):
+            needs[NO_PART] = frozenset()
         if program.reduction:
             reduction = reductions[program.reduction]
-            yield Step(
-                _needs_of(plan, reduction),
-                spans=reduction.name if reduction.scope == "tensor" else "",
-                writes=tuple((program.output, part) for part in (*parts, NO_PART)),
-            )
+            together = _needs_of(plan, reduction)
+            spans = reduction.name if reduction.scope == "tensor" and together else ""
+            yield Step(together, False, spans, tuple((program.output, part) for part in needs))
             continue
         if any(run.join for move in program.moves for run in (*move.n, *move.k)):
-            needs = dict.fromkeys(parts, frozenset[str]().union(*needs.values()))
+            needs |= dict.fromkeys(parts, frozenset[str]().union(*needs.values()))
         once = _once(plan, plan.output[program.output])
-        yield Step(frozenset(), once, writes=((program.output, NO_PART),))
-        for part in parts:
-            yield Step(needs[part], once, writes=((program.output, part),))
+        for part, names in needs.items():
+            yield Step(names, once, writes=((program.output, part),))
 
 
 def _needs(program: Program, part: int) -> frozenset[str]:
@@ -175,7 +174,8 @@ def _of_passed(plan: Plan) -> Iterator[Step]:
 
 def _of_checks(plan: Plan) -> Iterator[Step]:
     for check in plan.checks:
-        yield Step(frozenset({check.tensor, check.other}) - {""}, _once(plan, plan.input[check.tensor]), checks=(check,))
+        needs = frozenset({check.tensor, check.other}) - {""}
+        yield Step(needs, _once(plan, plan.input[check.tensor]), checks=(check,))
 
 
 def _once(plan: Plan, info: TensorInfo) -> bool:
@@ -198,9 +198,7 @@ def _only(program: Program, parts: set[int]) -> Program:
 
 
 def _operand(operand: Operand, parts: set[int]) -> Operand:
-    return replace(
-        operand, sources=_named(operand.sources, parts), moves=tuple(_moves(operand.moves, parts))
-    )
+    return replace(operand, sources=_named(operand.sources, parts), moves=tuple(_moves(operand.moves, parts)))
 
 
 def _named(sources: Sequence[str], parts: set[int]) -> tuple[str, ...]:
