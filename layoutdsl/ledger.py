@@ -114,8 +114,7 @@ class Ledger:
     def needs(self, job: Job) -> frozenset[Piece]:
         """The pieces that a job takes."""
         expert = self.plan.source_experts[job.slot]
-        names = self.steps[job.step].needs
-        return frozenset(Piece(name, expert if is_apart(self.plan.input[name]) else None) for name in names)
+        return frozenset(piece_of(self.plan, name, expert) for name in self.steps[job.step].needs)
 
     def ready(self, new: Set[Piece]) -> list[Job]:
         """The jobs that can be done, and must be, once these pieces are there. What takes no piece is done once, with
@@ -153,6 +152,11 @@ class Ledger:
 
     def _lacking(self, jobs: Collection[Job]) -> set[Piece]:
         return set[Piece]().union(*map(self.needs, jobs)) - self.held
+
+
+def piece_of(plan: Plan, name: str, expert: int) -> Piece:
+    """What one expert has of an input."""
+    return Piece(name, expert if is_apart(plan.input[name]) else None)
 
 
 def is_apart(info: TensorInfo) -> bool:

@@ -23,9 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from layoutdsl.layout import Run
 from layoutdsl.plan import Check, Move, Operand, Plan, Program, Reduction, TensorInfo
-from layoutdsl.recodes import Recode
 
 NO_PART = -1
 """Stands beside the parts of a program for what comes from no source."""
@@ -62,9 +60,9 @@ def steps(plan: Plan) -> tuple[Step, ...]:
     return tuple(found.values())
 
 
-def partial(plan: Plan, taken: Collection[Step], slots: range) -> Plan:
-    """The plan that takes these steps for a range of the rank's experts: its outputs are the full ones of so many
-    experts, its inputs those that the steps need. `slots` is range(1) where there are no experts."""
+def partial(plan: Plan, taken: Collection[Step], experts: Sequence[int]) -> Plan:
+    """The plan that takes these steps for some experts, by their numbers in the source: its outputs are the full ones
+    of so many experts, its inputs those that the steps need. Where there are no experts, (0,) stands for all."""
     written: dict[str, set[int]] = {}
     for output, part in (one for step in taken for one in step.writes):
         written.setdefault(output, set()).add(part)
@@ -76,38 +74,14 @@ def partial(plan: Plan, taken: Collection[Step], slots: range) -> Plan:
     total, _, _ = plan.experts
     return replace(
         plan,
-        experts=(total, plan.source_experts[slots.start], len(slots)) if total else plan.experts,
-        slots=tuple(plan.source_experts[slot] for slot in slots) if total else (),
+        experts=(total, experts[0], len(experts)) if total else plan.experts,
+        slots=tuple(experts) if total else (),
         inputs=tuple(info for info in plan.inputs if info.name in needed),
-        outputs=tuple(replace(o, experts=len(slots) if o.experts else 0) for o in plan.outputs if o.name in made),
+        outputs=tuple(replace(o, experts=len(experts) if o.experts else 0) for o in plan.outputs if o.name in made),
         programs=programs,
         reductions=tuple(reduction for reduction in plan.reductions if reduction.name in used),
         checks=tuple(check for check in plan.checks if any(check in step.checks for step in taken)),
         passed=passed,
-    )
-
-
-def with_largest(plan: Plan, reduction: Reduction) -> Plan:
-    """The same plan, but the largest scale is a further input of one element, named as the reduction; it stays what it
-    is where the plan reads the scales of some experts only."""
-    scales = next(program for program in plan.programs if program.output == reduction.output)
-    name = reduction.name
-    code = scales.recode.source
-    dtypes = next(plan.input[source].dtypes for source in scales.sources if source)
-    programs = list(plan.programs)
-    for at, program in enumerate(programs):
-        if program.reduction == name and program.recode.name == "largest":
-            # It is 2^12 times the factor that is left out of the scales.
-            recode = Recode("rescale", code, program.recode.target, -12)
-            moves = tuple(_from_one(move) if move.kind == "value" else move for move in program.moves)
-            sources = (name,) * (1 + max(run.part for move in moves for run in move.n))
-            programs[at] = replace(program, sources=sources, recode=recode, moves=moves, reduction="")
-            output = program.output
-    return replace(
-        plan,
-        programs=tuple(programs),
-        inputs=(*plan.inputs, TensorInfo(name, "scale", dtypes, code, 1, (1,), 0, False)),
-        reductions=tuple(replace(r, output=output) if r.name == name else r for r in plan.reductions),
     )
 
 
@@ -210,12 +184,3 @@ def _moves(moves: Sequence[Move], parts: set[int]) -> Iterator[Move]:
         n = tuple(run for run in move.n if run.part in parts) if move.kind == "data" else move.n
         if n and (move.kind == "data" or NO_PART in parts):
             yield replace(move, n=n)
-
-
-def _from_one(move: Move) -> Move:
-    """A move of values as one that brings the only code of a source."""
-    return replace(move, kind="data", n=tuple(map(_still, move.n)), k=tuple(map(_still, move.k)))
-
-
-def _still(run: Run) -> Run:
-    return replace(run, src=0, loops=tuple((count, dx, dst, 0) for count, dx, dst, _ in run.loops))

@@ -1,7 +1,6 @@
 """Moves for one-sided transfers: carried out as plain copies of bytes, they give what a run gives.
 
-Over all pairs of shipped formats, as test_backends.py draws them; that everything else of a loader's slices is a span is
-said in test_reads.py.
+Over all pairs of shipped formats, as test_backends.py draws them. What a loader makes of them is in test_reads.py.
 """
 
 from __future__ import annotations

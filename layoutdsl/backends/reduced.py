@@ -1,16 +1,28 @@
-"""What a reduction over all experts finds in some of them, so that the others' scales need not be at hand."""
+"""Reductions over all experts whose scales come one after another.
+
+Until the scales of all experts have been seen nothing can be written that follows from them. Afterwards those of some
+are written without the others': the tops of all are kept as numbers, and the scales of one expert that has the largest
+top, the witness. A plan of some experts and the witness finds what one of all would, as long as that stays what it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
+from layoutdsl.backends.pieces import Pieces, inputs
 from layoutdsl.backends.places import ratios
 from layoutdsl.backends.torch_recodes import decode
 from layoutdsl.backends.torch_sources import Sources, data
 from layoutdsl.codes import code_named
+from layoutdsl.errors import LayoutError
+from layoutdsl.ledger import piece_of
+from layoutdsl.partial import Step, partial
 from layoutdsl.plan import Plan, Reduction
 
 FLOAT32 = code_named("float32")
@@ -23,6 +35,70 @@ class Top:
 
     value: float
     folded: bool = False
+
+
+Tops = Mapping[int, Top]
+"""By the number of the rank's expert."""
+
+
+class Spanning:
+    """One reduction, the step that takes part in it, and what has been seen."""
+
+    def __init__(self, plan: Plan, reduction: Reduction, step: Step):
+        self.plan, self.reduction, self.step = plan, reduction, step
+        self.tops: Tops = {}
+        self.witness: tuple[float, dict[str, torch.Tensor]] | None = None
+
+    def look(self, slots: Sequence[int], there: Pieces) -> Tops:
+        """The tops of all experts that have been seen, with these."""
+        some = partial(self.plan, [self.step], self._experts(slots))
+        return {**self.tops, **dict(zip(slots, tops(some, self.reduction, inputs(some, there))))}
+
+    def check(self, slots: Sequence[int], seen: Tops) -> None:
+        """LayoutError where what has been written for other experts would be another with these tops."""
+        assert self.witness is not None
+        largest, now = self.witness[0], max(top.value for top in seen.values())
+        here = max(largest, *(seen[slot].value for slot in slots))
+        if all(self._told(here if at in slots else largest, top) == self._told(now, top) for at, top in seen.items()):
+            return
+        needs = " and ".join(f"`{name}`" for name in sorted(self.step.needs))
+        what = "the largest scale" if self.reduction.kind == "largest" else "the largest block scale"
+        raise LayoutError(
+            f"`{self.reduction.output}` is relative to {what} of all experts, which this update changes",
+            code="LP352",
+            name="changes-all",
+            help=f"begin anew with `plan.updates(out)` and give {needs} of all experts; nothing else is needed",
+        )
+
+    def with_witness(self, slots: Sequence[int], there: Pieces) -> tuple[Plan, dict[str, Any]]:
+        """The plan that writes these experts and, after them, the witness; and its inputs."""
+        assert self.witness is not None
+        experts = self._experts(slots)
+        other = next(expert for expert in self.plan.source_experts if expert not in experts)
+        some = partial(self.plan, [self.step], [*experts, other])
+        scales = {piece_of(self.plan, name, other): one for name, one in self.witness[1].items()}
+        return some, inputs(some, scales | there)
+
+    def note(self, slots: Sequence[int], seen: Tops, there: Pieces) -> None:
+        """These tops have been seen, and of these experts all has been written that follows."""
+        self.tops = seen
+        if not slots or len(seen) == 1:
+            return
+        top, slot = max((seen[slot].value, slot) for slot in slots)
+        if self.witness is None or len(slots) == len(seen) or top > self.witness[0]:
+            (expert,) = self._experts([slot])
+            scales = {name: there[piece_of(self.plan, name, expert)] for name in self.step.needs}
+            self.witness = top, {name: one.detach().clone() for name, one in scales.items()}
+
+    def _experts(self, slots: Sequence[int]) -> list[int]:
+        return [self.plan.source_experts[slot] for slot in slots]
+
+    def _told(self, largest: float, top: Top) -> float:
+        """What the recode of an expert's scales is told: the largest, or by how much to shift."""
+        if self.reduction.kind == "largest":
+            return largest
+        recode = next(program.recode for program in self.plan.programs if program.output == self.reduction.output)
+        return recodes.nvfp4_shift(largest, recode.target, recode.power, top.folded)
 
 
 def tops(plan: Plan, reduction: Reduction, tensors: buffers.Given) -> list[Top]:
@@ -44,12 +120,3 @@ def tops(plan: Plan, reduction: Reduction, tensors: buffers.Given) -> list[Top]:
                 values.append(float((scales if signs else scales.abs()).amax()) * 2.0**power)
         found.append(Top(max(values, default=0.0), any(powers)))
     return found
-
-
-def reduced(plan: Plan, reduction: Reduction, found: Mapping[int, Top]) -> tuple[float, ...]:
-    """What the programs are told of these experts: the largest scale, or the shift of each, in their order."""
-    if reduction.kind == "largest":
-        return (recodes.largest([top.value for top in found.values()], plan.habits.int16 == "stepwise"),)
-    recode = next(program.recode for program in plan.programs if program.output == reduction.output)
-    largest = max(top.value for top in found.values())
-    return tuple(recodes.nvfp4_shift(largest, recode.target, recode.power, found[at].folded) for at in sorted(found))

@@ -1,9 +1,7 @@
 """Source tensors applied to existing storage as they arrive, in any order: the same bytes as one full run.
 
 The ledger (ledger.py) says which steps of the plan a tensor makes possible; these are put together to as few partial
-plans as differ among the experts, and a backend's `amend` carries them out. Where a reduction spans experts, its steps
-wait until the scales of all experts have been seen. From then on those of one expert are applied alone, as long as what
-the reduction finds stays the same.
+plans as differ among the experts, and a backend's `amend` carries them out. What spans experts is in reduced.py.
 """
 
 from __future__ import annotations
@@ -16,14 +14,12 @@ from typing import Any
 import torch
 
 from layoutdsl.backends import amend, buffers
-from layoutdsl.backends.reduced import Top, reduced, tops
+from layoutdsl.backends.pieces import Given, Pieces, inputs, pieces
+from layoutdsl.backends.reduced import Spanning, Tops
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import Job, Ledger, Pending, Piece, is_apart
-from layoutdsl.partial import partial, with_largest
-from layoutdsl.plan import Plan, TensorInfo
-
-Given = torch.Tensor | Sequence[torch.Tensor]
-Pieces = dict[Piece, torch.Tensor]
+from layoutdsl.partial import partial
+from layoutdsl.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -36,10 +32,23 @@ class Applied:
 
 @dataclass(frozen=True)
 class Batch:
-    """Steps (by number) for a range of the rank's experts: what one partial plan carries out."""
+    """Steps for some of the rank's experts, all by number: what one partial plan carries out."""
 
     steps: frozenset[int]
-    slots: range
+    slots: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A partial plan, its inputs, and the storage that it writes into."""
+
+    plan: Plan
+    tensors: dict[str, Any]
+    out: dict[str, torch.Tensor]
+
+    def apart(self) -> Work:
+        """The same into other storage."""
+        return Work(self.plan, self.tensors, {name: torch.empty_like(tensor) for name, tensor in self.out.items()})
 
 
 class Updates(Mapping[str, torch.Tensor]):
@@ -53,7 +62,10 @@ class Updates(Mapping[str, torch.Tensor]):
         self._out = buffers.allocate(plan, {}, out)
         self._ledger = Ledger(plan)
         self._held: Pieces = {}
-        self._tops: dict[str, dict[int, Top]] = {reduction.name: {} for reduction in plan.reductions}
+        reductions = {reduction.name: reduction for reduction in plan.reductions}
+        self._spanning = {
+            at: Spanning(plan, reductions[step.spans], step) for at, step in enumerate(self._ledger.steps) if step.spans
+        }
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._out[name]
@@ -77,14 +89,15 @@ class Updates(Mapping[str, torch.Tensor]):
     def update(self, name: str, tensor: Given, *, expert: int | None = None) -> Applied:
         """Apply a source tensor, or that of one expert, counted as in the checkpoint; see `Plan.update`. What cannot be
         applied yet is copied and held."""
-        return self._apply(self._pieces(name, tensor, expert))
+        return self._apply(pieces(self.plan, name, tensor, expert))
 
     def alone(self, name: str, tensor: Given, *, expert: int | None = None) -> Applied:
         """The same, refused where something would have to be held."""
-        new = self._pieces(name, tensor, expert)
+        new = pieces(self.plan, name, tensor, expert)
         trial = Ledger(self.plan)
         ready = trial.ready(new.keys())
-        trial.note(new.keys(), [job for job in ready if not self._spans(job) or self._is_whole(job, ready)])
+        alone = [job for job in ready if job.step not in self._spanning or len(_slots(job.step, ready)) == trial.slots]
+        trial.note(new.keys(), alone)
         if trial.pending:
             raise LayoutError(
                 f"it cannot be applied alone: {trial.pending[0]}",
@@ -94,142 +107,94 @@ class Updates(Mapping[str, torch.Tensor]):
             )
         return self._apply(new)
 
-    # what is given ----------------------------------------------------------------------------------------------------
-
-    def _pieces(self, name: str, given: Given, expert: int | None) -> Pieces:
-        """What is given, checked, per expert that the rank has; of another rank's expert nothing."""
-        info, here = buffers.input_named(self.plan, name), self.plan.source_experts
-        if expert is None:
-            flats = buffers.experts(self.plan, info, given)
-            experts = here if is_apart(info) else (None,)
-            dtypes = [given.dtype if isinstance(given, torch.Tensor) else given[at or 0].dtype for at in experts]
-            shaped = [flat.view(dtype).view(info.shape) for flat, dtype in zip(flats, dtypes)]
-            return {Piece(name, at): tensor for at, tensor in zip(experts, shaped)}
-        if not is_apart(info) or isinstance(expert, bool) or expert not in range(info.experts):
-            has = f"{info.experts} experts" if is_apart(info) else "no experts"
-            way = f"count as in the checkpoint, from 0 to {info.experts - 1}" if is_apart(info) else "leave it out"
-            raise LayoutError(
-                f"`{name}` has {has}, expert {expert!r} is given", code="LP351", name="no-such-expert", help=way
-            )
-        buffers.matches(info, given, info.shape, f", expert {expert}")
-        assert isinstance(given, torch.Tensor)
-        return {Piece(name, expert): given} if expert in here else {}
-
     # how it is applied ------------------------------------------------------------------------------------------------
 
     def _apply(self, new: Pieces) -> Applied:
         there, ready = self._held | new, self._ledger.ready(new.keys())
-        seen = self._look(ready, there)
-        whole = {job.step for job in ready if self._is_whole(job, ready) or self._is_complete(job, seen)}
-        alone = [job for job in ready if job.step not in whole and self._spans(job) in self._ledger.settled | {""}]
-        for name in {self._spans(job) for job in alone} - {""}:
-            self._refuse_change(name, [job.slot for job in alone if self._spans(job) == name], seen[name])
-        batches = _batches(alone, whole, self._ledger.slots)
-        written = self._carry_out(batches, there, seen)
-        self._tops |= seen
-        done = [job for batch in batches for job in self._ledger.jobs(batch.slots) if job.step in batch.steps]
-        self._ledger.note(new.keys(), done)
+        seen, whole, alone = self._reduce(ready, there)
+        batches = _batches([job for job in ready if job.step not in self._spanning], whole, self._ledger.slots)
+        works = [self._work(batch, there) for batch in batches]
+        beside = {step: self._beside(step, slots, there) for step, slots in alone.items()}
+        # What one of them refuses is refused before the first one writes.
+        for work in (*beside.values(), *(work.apart() for work in works[1:]), *works):
+            amend(self.backend, work.plan, work.tensors, work.out)
+        for step, work in beside.items():
+            self._take(alone[step], work)
+        batches += [Batch(frozenset({step}), slots) for step, slots in alone.items()]
+        self._note(new, batches, seen, there)
+        written = {name for work in (*works, *beside.values()) for name in work.out}
+        return Applied(tuple(name for name in self if name in written), self._ledger.pending_of(new.keys()))
+
+    def _reduce(self, ready: Sequence[Job], there: Pieces) -> tuple[dict[int, Tops], set[int], dict[int, list[int]]]:
+        """Of the steps that span experts: what each has seen, those to be done for all, and those for some experts."""
+        seen: dict[int, Tops] = {}
+        whole: set[int] = set()
+        alone: dict[int, list[int]] = {}
+        for step, spanning in self._spanning.items():
+            slots = _slots(step, ready)
+            if not slots:
+                continue
+            seen[step] = spanning.look(slots, there)
+            if len(slots if spanning.witness else seen[step]) == self._ledger.slots:
+                whole.add(step)
+            elif spanning.witness:
+                spanning.check(slots, seen[step])
+                alone[step] = slots
+        return seen, whole, alone
+
+    def _note(self, new: Pieces, batches: Sequence[Batch], seen: Mapping[int, Tops], there: Pieces) -> None:
+        """All of that has been carried out."""
+        jobs = [job for batch in batches for job in self._ledger.jobs(batch.slots) if job.step in batch.steps]
+        self._ledger.note(new.keys(), jobs)
+        for step, tops in seen.items():
+            self._spanning[step].note(_slots(step, jobs), tops, there)
         self._held = {
             piece: new[piece].detach().clone() if piece in new else self._held[piece] for piece in self._ledger.held
         }
-        return Applied(tuple(name for name in self if name in written), self._ledger.pending_of(new.keys()))
 
-    def _carry_out(self, batches: Sequence[Batch], there: Pieces, seen: Mapping[str, Mapping[int, Top]]) -> set[str]:
-        """Write what comes of the batches, all or nothing. Returns the names of the outputs."""
-        ready = [self._prepared(batch, there, seen) for batch in batches]
-        for plan, tensors, views in ready[1:]:
-            # What a later one would refuse is refused before the first one writes.
-            amend(self.backend, plan, tensors, {name: torch.empty_like(view) for name, view in views.items()})
-        for plan, tensors, views in ready:
-            amend(self.backend, plan, tensors, views)
-        return {name for _, _, views in ready for name in views}
+    def _work(self, batch: Batch, there: Pieces) -> Work:
+        """A batch of neighbours, into the storage."""
+        experts = [self.plan.source_experts[slot] for slot in batch.slots]
+        plan = partial(self.plan, [self._ledger.steps[step] for step in batch.steps], experts)
+        first, end = batch.slots[0], batch.slots[-1] + 1
+        out = {
+            info.name: self._rows(info.name)[first:end] if is_apart(info) else self[info.name] for info in plan.outputs
+        }
+        return Work(plan, inputs(plan, there), out)
 
-    def _prepared(
-        self, batch: Batch, there: Pieces, seen: Mapping[str, Mapping[int, Top]]
-    ) -> tuple[Plan, dict[str, Any], dict[str, torch.Tensor]]:
-        """The plan of a batch, its inputs, and the storage that it writes into."""
-        plan = self._partial(batch)
-        tensors = self._inputs(plan, there)
-        for reduction in plan.reductions:
-            if reduction.kind == "largest" and len(batch.slots) < self._ledger.slots:
-                plan = with_largest(plan, reduction)
-                (largest,) = reduced(self.plan, reduction, seen[reduction.name])
-                dtype = getattr(torch, plan.input[reduction.name].dtypes[0])
-                tensors[reduction.name] = torch.tensor([largest], dtype=dtype, device=buffers.device_of(tensors))
-        return plan, tensors, {info.name: self._view(info, batch.slots) for info in plan.outputs}
+    def _beside(self, step: int, slots: Sequence[int], there: Pieces) -> Work:
+        """A step of some experts beside the witness, into storage of its own."""
+        plan, tensors = self._spanning[step].with_witness(slots, there)
+        return Work(plan, tensors, {info.name: self[info.name].new_empty(info.full_shape) for info in plan.outputs})
 
-    def _partial(self, batch: Batch) -> Plan:
-        return partial(self.plan, [self._ledger.steps[step] for step in batch.steps], batch.slots)
-
-    def _inputs(self, plan: Plan, there: Pieces) -> dict[str, Any]:
-        """The inputs of a partial plan; of experts that it does not read, nothing."""
-        found: dict[str, Any] = {}
-        for info in plan.inputs:
+    def _take(self, slots: Sequence[int], work: Work) -> None:
+        """Bring the experts from storage of their own to their places."""
+        for info in work.plan.outputs:
+            made = work.out[info.name]
             if is_apart(info):
-                here = {at: there[Piece(info.name, at)] for at in plan.source_experts}
-                found[info.name] = [here.get(at) for at in range(info.experts)]
+                for slot, row in zip(slots, made):
+                    self._rows(info.name)[slot].copy_(row)
             else:
-                found[info.name] = there[Piece(info.name, None)]
-        return found
+                self[info.name].copy_(made.view(self[info.name].shape))
 
-    def _view(self, info: TensorInfo, slots: range) -> torch.Tensor:
-        """An output of a partial plan: that of some experts, where each has its own."""
-        tensor = self._out[info.name]
-        if not is_apart(info):
-            return tensor
-        return tensor.view(self._ledger.slots, -1)[slots.start : slots.stop].view(info.full_shape)
+    def _rows(self, name: str) -> torch.Tensor:
+        """An output with the rank's experts along its first dimension."""
+        return self[name].view(self.plan.output[name].full_shape)
 
-    # reductions over all experts --------------------------------------------------------------------------------------
 
-    def _spans(self, job: Job) -> str:
-        return self._ledger.steps[job.step].spans
-
-    def _is_whole(self, job: Job, ready: Sequence[Job]) -> bool:
-        """Whether a reduction's step is ready for all experts."""
-        return bool(self._spans(job)) and sum(other.step == job.step for other in ready) == self._ledger.slots
-
-    def _is_complete(self, job: Job, seen: Mapping[str, Mapping[int, Top]]) -> bool:
-        """Whether the last expert's scales have been seen that a reduction has waited for."""
-        name = self._spans(job)
-        return bool(name) and name not in self._ledger.settled and len(seen[name]) == self._ledger.slots
-
-    def _look(self, ready: Sequence[Job], there: Pieces) -> dict[str, dict[int, Top]]:
-        """By reduction, the top of each expert that has been seen, now or before."""
-        found: dict[str, dict[int, Top]] = {}
-        for reduction in self.plan.reductions:
-            jobs = [job for job in ready if self._spans(job) == reduction.name]
-            for batch in _batches(jobs, set(), self._ledger.slots):
-                plan = self._partial(batch)
-                known = found.setdefault(reduction.name, dict(self._tops[reduction.name]))
-                known |= zip(batch.slots, tops(plan, reduction, self._inputs(plan, there)))
-        return found
-
-    def _refuse_change(self, name: str, slots: Sequence[int], seen: Mapping[int, Top]) -> None:
-        """LayoutError where what the experts have in common is not what it was."""
-        reduction = next(reduction for reduction in self.plan.reductions if reduction.name == name)
-        before, after = (reduced(self.plan, reduction, found) for found in (self._tops[name], seen))
-        # A plan of some experts must find by itself what one of all would.
-        alone = [reduced(self.plan, reduction, {slot: seen[slot]}) == after[slot : slot + 1] for slot in slots]
-        if before == after and (reduction.kind == "largest" or all(alone)):
-            return
-        needs = sorted({piece.name for job in self._ledger.spanning(name) for piece in self._ledger.needs(job)})
-        what = "the largest scale" if reduction.kind == "largest" else "the power of two"
-        raise LayoutError(
-            f"the scales of `{reduction.output}` are relative to {what} of all experts, which this update changes",
-            code="LP352",
-            name="changes-all",
-            help=f"give {' and '.join(f'`{one}`' for one in needs)} of all experts to a new `plan.updates(out)`",
-        )
+def _slots(step: int, jobs: Sequence[Job]) -> list[int]:
+    """The experts that a step is done for."""
+    return [job.slot for job in jobs if job.step == step]
 
 
 def _batches(jobs: Sequence[Job], whole: set[int], slots: int) -> list[Batch]:
-    """Jobs put together, and steps for all experts at once; the batch of most experts first."""
-    at: dict[int, frozenset[int]] = {}
+    """Jobs put together for neighbours, and steps for all experts; the batch of most experts first."""
+    steps: dict[int, frozenset[int]] = {}
     for job in jobs:
-        at[job.slot] = at.get(job.slot, frozenset()) | {job.step}
+        steps[job.slot] = steps.get(job.slot, frozenset()) | {job.step}
     found = {range(slots): frozenset(whole)} if whole else {}
-    for _, group in groupby(enumerate(sorted(at)), key=lambda one: (one[1] - one[0], at[one[1]])):
-        run = [slot for _, slot in group]
-        alike = range(run[0], run[-1] + 1)
-        found[alike] = found.get(alike, frozenset()) | at[run[0]]
+    for _, group in groupby(enumerate(sorted(steps)), key=lambda one: (one[1] - one[0], steps[one[1]])):
+        alike = [slot for _, slot in group]
+        run = range(alike[0], alike[-1] + 1)
+        found[run] = found.get(run, frozenset()) | steps[run[0]]
     return [Batch(found[run], run) for run in sorted(found, key=len, reverse=True)]
