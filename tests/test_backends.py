@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from layoutdsl import LayoutError, compile_plan, conform
 from layoutdsl import recodes as definition
-from layoutdsl.backends import boxes
-from layoutdsl.backends import torch as torch_backend
+from layoutdsl.backends import torch_scratch
 from layoutdsl.backends.torch_recodes import STORED, decode, encode, signed, twin, unsigned, vanished
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.library import files, load_spec
@@ -230,8 +229,7 @@ def same_as_the_reference(backend, count, family, source, target, module):
         out = outputs_of(case.plan)
         before = {name: raw(tensor) for name, tensor in out.items()}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(boxes, "PIECE", 700)
-            patch.setattr(torch_backend, "PIECE", 700)
+            patch.setattr(torch_scratch, "PIECE", 700)
             assert outcome(case.plan, apart, backend, out=out) == wanted
         if not isinstance(wanted[0], dict):
             assert {name: raw(tensor) for name, tensor in out.items()} == before, "a refusal wrote into `out`"

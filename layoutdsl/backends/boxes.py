@@ -1,8 +1,8 @@
-"""Boxes of elements as strided views of flat code arrays: what the torch backend copies at once.
+"""Boxes of elements as grids of addresses: what the torch backend reads and writes at once where it moves codes.
 
-A box is one run along n times one along k. Its loops, outermost first, give the sizes of a view, and their steps its
-strides, on the target's side and on the source's. With a loop (count 4, ddst 8, dsrc 1) along n and one (count 8,
-ddst 1, dsrc 4) along k, `box.target(a).copy_(box.source(b))` transposes 4 x 8 codes.
+A box is one run along n times one along k. Its loops, outermost first, give the sizes of a grid, and their steps its
+steps, on the target's side and on the source's. With a loop (count 4, ddst 8, dsrc 1) along n and one (count 8, ddst 1,
+dsrc 4) along k, `box.target.of(a).copy_(box.source.of(b))` transposes 4 x 8 codes.
 
 Elements that share a target (a loop with ddst 0) are one writer, the first, and its followers.
 """
@@ -15,11 +15,48 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from layoutdsl.backends.torch_scratch import PIECE
-from layoutdsl.plan import Move, Program
+from layoutdsl.plan import Move
 
 Loop = tuple[int, int, int, int, int]
 """(axis, count, dx, ddst, dsrc); axis 0 is n, 1 is k."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """A grid of addresses, `at` the first."""
+
+    at: int
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def low(self) -> int:
+        """The smallest address."""
+        return self.at + sum(min((size - 1) * step, 0) for size, step in zip(self.sizes, self.steps))
+
+    def of(self, codes: torch.Tensor) -> torch.Tensor:
+        return codes.as_strided(self.sizes, self.steps, codes.storage_offset() + self.at)
+
+    def index(self, device: torch.device, beyond: int = 0) -> torch.Tensor:
+        """The addresses, counted from `beyond`."""
+        found = torch.tensor(self.at - beyond, device=device)
+        for size, step in zip(self.sizes, self.steps):
+            found = found.unsqueeze(-1) + torch.arange(size, device=device) * step
+        return found
+
+    def odd(self) -> int | None:
+        """A dimension along which addresses are even and odd in turns."""
+        return next((at for at, size in enumerate(self.sizes) if size > 1 and self.steps[at] % 2), None)
+
+    def every_other(self, dim: int, first: int) -> Addresses:
+        """Of one dimension, the indices that are even (first 0) or odd (first 1)."""
+        sizes, steps = list(self.sizes), list(self.steps)
+        sizes[dim], steps[dim] = (sizes[dim] + 1 - first) // 2, 2 * steps[dim]
+        return Addresses(self.at + first * self.steps[dim], tuple(sizes), tuple(steps))
+
+    def halved(self) -> Addresses:
+        """The bytes of 4-bit codes, all in the same half."""
+        return Addresses(self.at // 2, self.sizes, tuple(step // 2 for step in self.steps))
 
 
 @dataclass(frozen=True)
@@ -35,22 +72,22 @@ class Box:
     join: bool
 
     @property
-    def sizes(self) -> list[int]:
-        return [loop[1] for loop in self.loops]
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(loop[1] for loop in self.loops)
 
-    def target(self, codes: torch.Tensor) -> torch.Tensor:
-        return codes.as_strided(self.sizes, [loop[3] for loop in self.loops], codes.storage_offset() + self.dst)
+    @property
+    def target(self) -> Addresses:
+        return Addresses(self.dst, self.sizes, tuple(loop[3] for loop in self.loops))
 
-    def source(self, codes: torch.Tensor) -> torch.Tensor:
-        return codes.as_strided(self.sizes, [loop[4] for loop in self.loops], codes.storage_offset() + sum(self.src))
+    @property
+    def source(self) -> Addresses:
+        return Addresses(sum(self.src), self.sizes, tuple(loop[4] for loop in self.loops))
 
-    def grid(self, axis: int, column: int, first: int, device: torch.device) -> torch.Tensor:
-        """Of each point along one axis: first + its steps in a column of the loops (2: coordinate, 4: source)."""
-        found = torch.tensor(first, device=device)
-        for loop in self.loops:
-            if loop[0] == axis:
-                found = found.unsqueeze(-1) + torch.arange(loop[1], device=device) * loop[column]
-        return found
+    def along(self, axis: int, column: int, first: int, device: torch.device) -> torch.Tensor:
+        """Of each index along one axis: first + its steps in a column of the loops (2: coordinate, 4: source). As many
+        dimensions as the box, those of the other axis of size one."""
+        sizes = tuple(count if of == axis else 1 for of, count, *_ in self.loops)
+        return Addresses(first, sizes, tuple(loop[column] for loop in self.loops)).index(device)
 
     def place(self, index: int) -> tuple[int, int]:
         """(n, k) of an element, counted through the loops."""
@@ -77,18 +114,23 @@ class Box:
                 return self.fixed(at, self.loops[at][1] - 1).last()
         return self
 
-    def pieces(self) -> Iterator[Box]:
-        """Cut along the outermost loops, in order, so that none has more than PIECE elements."""
+    def by_target(self) -> Box:
+        """The same elements in the order of the target, so that pieces are of few stretches of it. No first element is
+        to be found any more."""
+        return replace(self, loops=tuple(sorted(self.loops, key=lambda loop: -loop[3])))
+
+    def pieces(self, most: int) -> Iterator[Box]:
+        """Cut along the outermost loops, in order, so that none has more elements than `most`."""
         size = math.prod(self.sizes)
-        if size <= PIECE or self.loops[0][3] == 0:
+        if size <= most or self.loops[0][3] == 0:
             yield self
             return
         axis, count, *steps = self.loops[0]
-        step = PIECE * count // size
+        step = most * count // size
         for first in range(0, count, max(step, 1)):
             start = self.fixed(0, first)
             if step < 2:
-                yield from start.pieces()
+                yield from start.pieces(most)
             else:
                 yield replace(start, loops=((axis, min(step, count - first), *steps), *start.loops))
 
@@ -108,21 +150,6 @@ def alone(box: Box) -> Box:
     """Of elements that share a target the first, with loops of one turn in the place of theirs."""
     return replace(box, loops=tuple((axis, count if ddst else 1, *steps, ddst, dsrc)
                                     for axis, count, *steps, ddst, dsrc in box.loops))
-
-
-def writes(program: Program) -> int:
-    """How many codes of its output a program writes: all of them, where its plan is whole and proven."""
-    moves = (*program.moves, *(program.fill.moves if program.fill else ()))
-    found = [
-        math.prod(loop[0] for side in (n, k) for loop in side.loops if loop[2])
-        for move in moves for n in move.n for k in move.k if not (n.join or k.join)
-    ]
-    return sum(found) or len(program.values)
-
-
-def may_share(move: Move) -> bool:
-    """Whether some elements are compared with others that share their target."""
-    return any(side.join or any(loop[2] == 0 and loop[3] for loop in side.loops) for side in (*move.n, *move.k))
 
 
 def written(box: Box, made: torch.Tensor) -> torch.Tensor:

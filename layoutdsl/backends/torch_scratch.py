@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from layoutdsl.codes import code_named
-from layoutdsl.plan import Plan
+from typing import TYPE_CHECKING
 
-TOTAL = ("fp8_nibbles", "plain_nibbles", "fold_sign")
-"""Recodes of weights that refuse no code."""
+if TYPE_CHECKING:
+    import torch
 
-PIECE = 1 << 20
-"""How many elements are recoded or looked up at once."""
+PIECE = 1 << 16
+"""How many codes or words are worked on at once: as many as stay in a processor's cache."""
 
-LOOKED_AT, RECODED = 4, 64
-"""Bytes of intermediate results for each element whose code is looked at, and for each whose value is."""
+FAR = 16
+"""As many times more on another device, where starting a step costs more than most steps."""
 
 
-def scratch(plan: Plan) -> int:
-    """Bytes of intermediate results at most: of one expert at a time a 4-bit tensor unpacked on each side, operands at
-    every element, and what a recode or a reduction makes of PIECE elements."""
-    unpacked = max((info.codes for info in plan.inputs if code_named(info.code).bits == 4), default=0)
-    most = 0
-    for program in plan.programs:
-        codes = plan.output[program.output].codes
-        copies = code_named(plan.output[program.output].code).bits == 4
-        size = (copies + len(program.operands)) * codes
-        looked_at = program.recode.name in TOTAL or not copies  # no 4-bit code that is copied can be refused
-        each = (LOOKED_AT if looked_at else 0) if program.recode.name in ("copy", *TOTAL) else RECODED
-        size += each * min(codes, PIECE)
-        most = max(most, size)
-    return unpacked + most
+def piece(device: torch.device) -> int:
+    return PIECE if device.type == "cpu" else FAR * PIECE
+
+
+def scratch(plan) -> int:
+    return 64 * PIECE

@@ -1,4 +1,4 @@
-"""The source codes of a box for the torch backend: a view, or looked up in index tensors where an axis is gathered."""
+"""The source codes of a box for the torch backend, looked up in index tensors where an axis is gathered."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import torch
 from layoutdsl.backends import buffers
 from layoutdsl.backends.boxes import Box, boxes, first
 from layoutdsl.backends.places import ANY, order_refused
-from layoutdsl.backends.torch_recodes import STORED
+from layoutdsl.backends.torch_codes import Codes
+from layoutdsl.backends.torch_recodes import non_finite
+from layoutdsl.backends.torch_scratch import piece
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Lookup, Move, Plan, TensorInfo
+from layoutdsl.recodes import Recode
+
+TOTAL = ("copy", "fp8_nibbles", "plain_nibbles", "fold_sign")
+"""Recodes that take every code of 4 bits."""
 
 
 class Sources:
@@ -19,33 +25,25 @@ class Sources:
 
     def __init__(self, plan: Plan, given: Mapping[str, list[torch.Tensor]], device: torch.device):
         self.plan, self.given, self.device = plan, given, device
-        self.unpacked: tuple[tuple[str, int], torch.Tensor] | None = None
+        self.clean: dict[tuple[str, int], bool] = {}
         self.found: dict[tuple[str, int, int], torch.Tensor] = {}
 
-    def codes(self, name: str, expert: int) -> torch.Tensor:
-        """The codes of one tensor, flat. The last 4-bit one stays unpacked."""
+    def codes(self, name: str, expert: int) -> Codes:
+        """The codes of one tensor."""
         info = self.plan.input[name]
-        expert = 0 if info.shared or not info.experts else expert
-        flat, bits = self.given[name][expert], code_named(info.code).bits
-        if bits != 4:
-            return flat.view(STORED[bits])
-        if self.unpacked is None or self.unpacked[0] != (name, expert):
-            self.unpacked = None
-            nibbles = torch.empty(flat.numel(), 2, dtype=torch.uint8, device=flat.device)
-            torch.bitwise_and(flat, 15, out=nibbles[:, 0])
-            torch.bitwise_right_shift(flat, 4, out=nibbles[:, 1])
-            self.unpacked = (name, expert), nibbles.view(-1)
-        return self.unpacked[1]
+        flats = self.given[name]
+        return Codes(flats[0 if info.shared or not info.experts else expert], code_named(info.code).bits)
 
-    def box(self, move: Move, box: Box, name: str, expert: int) -> torch.Tensor:
-        """The source codes of a box, of its shape: a view, or looked up where an axis is gathered."""
+    def box(self, move: Move, box: Box, codes: Codes, expert: int) -> torch.Tensor:
+        """The source codes of a box, of its sizes."""
         if move.gather_n is None and move.gather_k is None:
-            return box.source(self.codes(name, expert))
-        n = self._addresses(move.gather_n, box.part, box.grid(0, 4, box.src[0], self.device), expert)
-        k = self._addresses(move.gather_k, 0, box.grid(1, 4, box.src[1], self.device), expert)
-        return self.codes(name, expert).take(n.reshape(-1, 1) + k.reshape(1, -1)).view(box.sizes)
+            return codes.read(box.source)
+        n = self.addresses(move.gather_n, box.part, box.along(0, 4, box.src[0], self.device), expert)
+        k = self.addresses(move.gather_k, 0, box.along(1, 4, box.src[1], self.device), expert)
+        return codes.take(n + k)
 
-    def _addresses(self, lookup: Lookup | None, part: int, src: torch.Tensor, expert: int) -> torch.Tensor:
+    def addresses(self, lookup: Lookup | None, part: int, src: torch.Tensor, expert: int) -> torch.Tensor:
+        """Source addresses along one axis: the columns of a run, looked up where it is gathered."""
         if lookup is None:
             return src
         offset, step, base = lookup.views[part]
@@ -54,6 +52,16 @@ class Sources:
         for weight, extent, stride in lookup.digits:
             found += (x // weight % extent if extent else x // weight) * stride
         return found
+
+    def refuses_none(self, recode: Recode, name: str, expert: int) -> bool:
+        """Whether a recode takes every code of a tensor. Looked up once, since weights are many."""
+        if recode.name != "copy" or code_named(recode.source).bits == 4:
+            return recode.name in TOTAL
+        if (name, expert) not in self.clean:
+            codes = self.codes(name, expert).wide.split(piece(self.device))
+            bad = (non_finite(code_named(recode.source), part) for part in codes)
+            self.clean[name, expert] = not any(part is not None and bool(part.any()) for part in bad)
+        return self.clean[name, expert]
 
     def orders(self, move: Move, expert: int) -> None:
         for lookup in (move.gather_n, move.gather_k):
@@ -65,7 +73,7 @@ class Sources:
         unless that does not count (ANY)."""
         key = (tensor, expert, group)
         if key not in self.found:
-            groups, order = (self.codes(tensor, expert).to(torch.int64) & 0xFFFFFFFF).sort(stable=True)
+            groups, order = (self.codes(tensor, expert).wide.to(torch.int64) & 0xFFFFFFFF).sort(stable=True)
             position = torch.arange(groups.numel(), device=groups.device)
             index = None if group == ANY else first(groups != (position // group if group else 0))
             if index is not None:

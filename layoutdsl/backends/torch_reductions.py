@@ -1,0 +1,72 @@
+"""Numbers found in the data before the recodes, by torch, a piece at a time."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from layoutdsl import recodes
+from layoutdsl.backends.places import ratios
+from layoutdsl.backends.torch_recodes import decode
+from layoutdsl.backends.torch_scratch import piece
+from layoutdsl.backends.torch_sources import Sources, data
+from layoutdsl.codes import code_named
+from layoutdsl.plan import Program, Reduction
+
+
+class Reductions:
+    """What the reductions of one run have found, each for every expert."""
+
+    def __init__(self, sources: Sources, count: int, stepwise: bool):
+        self.sources, self.count, self.stepwise = sources, count, stepwise
+        self.factors: dict[tuple[str, int], tuple[float, int]] = {}
+        self.ratios: dict[tuple[str, int], list[int]] = {}
+
+    def factor(self, program: Program, part: int, expert: int) -> tuple[float, int]:
+        """The factor and the shift of a recode of one part."""
+        factor, shift = self.factors.get((program.reduction, expert), (1.0, 0))
+        if program.recode.name == "nvfp4_scale":
+            shift += self.ratios[program.reduction, expert][part]
+        return factor, shift
+
+    def largest(self, program: Program) -> float:
+        """The number that a value without a source is made of."""
+        return self.factors.get((program.reduction, 0), (0.0, 0))[0]
+
+    def find(self, reduction: Reduction) -> None:
+        plan = self.sources.plan
+        program = next(program for program in plan.programs if program.output == reduction.output)
+        if reduction.kind == "largest":
+            experts = range(self.count)
+            found = [top for expert in experts for _, top in self._tops(program, expert, signs=self.stepwise)]
+            self.factors.update({(reduction.name, expert): (max(found, default=0.0), 0) for expert in experts})
+            return
+        tops: list[float] = []
+        for expert in range(self.count):
+            values = [
+                float(decode(code_named("float32"), self.sources.codes(name, expert).wide[at]))
+                for name, at in reduction.globals
+            ]
+            powers = self.ratios[reduction.name, expert] = ratios(plan, reduction, values, expert)
+            self.factors[reduction.name, expert] = (1 / values[0] if reduction.reciprocal else values[0], 0)
+            found = [top * 2.0 ** powers[part] for part, top in self._tops(program, expert, signs=False)]
+            tops.append(max(found, default=0.0))
+        for expert in range(self.count):
+            folded = any(self.ratios[reduction.name, expert])
+            top = max(tops) if reduction.scope == "tensor" else tops[expert]
+            shift = recodes.nvfp4_shift(top, program.recode.target, program.recode.power, folded)
+            self.factors[reduction.name, expert] = (self.factors[reduction.name, expert][0], shift)
+
+    def _tops(self, program: Program, expert: int, *, signs: bool) -> list[tuple[int, float]]:
+        """(part, largest value or, without `signs`, magnitude) of each box that a program reads; NaN is left out."""
+        code = code_named(program.recode.source)
+        found: list[tuple[int, torch.Tensor]] = []
+        for move, box, name in data(program.sources, program.moves):
+            codes = self.sources.codes(name, expert)
+            for part in box.pieces(piece(self.sources.device)):
+                values = decode(code, self.sources.box(move, part, codes, expert))
+                values = torch.where(values.isnan(), -math.inf, values if signs else values.abs())
+                found.append((box.part, values.amax()))
+        tops = torch.stack([top for _, top in found]).tolist() if found else []
+        return [(part, top) for (part, _), top in zip(found, tops) if top != -math.inf]
