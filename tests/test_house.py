@@ -41,7 +41,11 @@ LAYERS = (
     "choose",
     "nearest",  # tries settings for the compiler, which hands it the means
     "compile",
+    "strips",
     "reads",
+    "spans",
+    "partial",
+    "ledger",
     "logical",
     "lint",
     "schema",
@@ -61,7 +65,9 @@ LAYERS = (
     "__init__",  # the public API, of lazy attributes; no module of ours imports from it
 )
 # Against that order on purpose, inside a function or for types: the methods of a Plan open the doors of later stages.
-AGAINST = {("plan", "prove"), ("plan", "compile"), ("plan", "explain"), ("plan", "reads"), ("plan", "backends")}
+AGAINST = {
+    ("plan", later) for later in ("prove", "compile", "explain", "reads", "spans", "backends", "backends.update")
+}
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors")
 # The only layers that may import one of them, but for types.

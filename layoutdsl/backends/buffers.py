@@ -23,13 +23,7 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
             help=f"it reads: {', '.join(plan.input)}",
         )
     for name in tensors:
-        if name not in plan.input:
-            raise LayoutError(
-                f"the plan reads no tensor `{name}`",
-                code="LP160",
-                name="unknown-tensor",
-                help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
-            )
+        input_named(plan, name)
     device_of(tensors)
     found: dict[str, list[torch.Tensor]] = {}
     for info in plan.inputs:
@@ -40,16 +34,29 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
                 name="missing-tensor",
                 help=f"expected {' or '.join(info.dtypes)} of shape {list(info.full_shape)}",
             )
-        found[info.name] = _experts(plan, info, tensors[info.name])
+        found[info.name] = experts(plan, info, tensors[info.name])
     return found
 
 
-def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def input_named(plan: Plan, name: str) -> TensorInfo:
+    """The input of that name; LayoutError where the plan reads none."""
+    if name not in plan.input:
+        raise LayoutError(
+            f"the plan reads no tensor `{name}`",
+            code="LP160",
+            name="unknown-tensor",
+            help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
+        )
+    return plan.input[name]
+
+
+def experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Flat uint8 views of one input, checked: one per expert that the plan reads, or one in all."""
     if not info.experts or info.shared:
-        _matches(info, given, info.full_shape, "")
+        matches(info, given, info.full_shape, "")
         return [flat(given)]
     if isinstance(given, torch.Tensor) or not isinstance(given, Sequence):
-        _matches(info, given, info.full_shape, "")
+        matches(info, given, info.full_shape, "")
         rows = given.reshape(info.experts, -1)
         return [flat(rows[expert]) for expert in plan.source_experts]
     if len(given) != info.experts:
@@ -60,11 +67,12 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
             help="give all experts of the checkpoint; the plan reads those of its rank",
         )
     for expert in plan.source_experts:
-        _matches(info, given[expert], info.shape, f", expert {expert}")
+        matches(info, given[expert], info.shape, f", expert {expert}")
     return [flat(given[expert]) for expert in plan.source_experts]
 
 
-def _matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
+def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
+    """LayoutError where that is no tensor of this shape and a dtype of `info`; `place` says where it is from."""
     if not isinstance(given, torch.Tensor):
         raise LayoutError(
             f"`{info.name}`{place} is a {type(given).__name__}, a torch tensor is needed",
@@ -127,7 +135,7 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
                 help=f"expected {info.dtypes[0]} of shape {list(info.full_shape)}",
             )
         given_out = out[info.name]
-        _matches(info, given_out, info.full_shape, " of `out`")
+        matches(info, given_out, info.full_shape, " of `out`")
         if not given_out.is_contiguous():
             raise LayoutError(
                 f"`{info.name}` of `out` is not contiguous",
