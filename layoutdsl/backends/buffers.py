@@ -15,6 +15,17 @@ Given = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
 
 def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
     """Flat uint8 views of the inputs, one per expert that the plan reads (one in all where experts share it)."""
+    found: dict[str, list[torch.Tensor]] = {}
+    for name, given in checked(plan, tensors).items():
+        info = plan.input[name]
+        if isinstance(given, torch.Tensor) and info.experts and not info.shared:
+            given = list(given.reshape(info.experts, -1))
+        found[name] = [flat(given)] if isinstance(given, torch.Tensor) else [flat(given[e]) for e in plan.source_experts]
+    return found
+
+
+def checked(plan: Plan, tensors: Given) -> dict[str, torch.Tensor | Sequence[torch.Tensor]]:
+    """The inputs as they are given: names, dtypes and shapes are those that the plan reads."""
     if not isinstance(tensors, Mapping):
         raise LayoutError(
             f"tensors are given as a {type(tensors).__name__}, a mapping from name to tensor is needed",
@@ -31,7 +42,6 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
                 help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
             )
     device_of(tensors)
-    found: dict[str, list[torch.Tensor]] = {}
     for info in plan.inputs:
         if info.name not in tensors:
             raise LayoutError(
@@ -40,18 +50,15 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
                 name="missing-tensor",
                 help=f"expected {' or '.join(info.dtypes)} of shape {list(info.full_shape)}",
             )
-        found[info.name] = _experts(plan, info, tensors[info.name])
-    return found
+        _fits(plan, info, tensors[info.name])
+    return {info.name: tensors[info.name] for info in plan.inputs}
 
 
-def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    if not info.experts or info.shared:
+def _fits(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> None:
+    stacked = isinstance(given, torch.Tensor) or not isinstance(given, Sequence)
+    if not info.experts or info.shared or stacked:
         _matches(info, given, info.full_shape, "")
-        return [flat(given)]
-    if isinstance(given, torch.Tensor) or not isinstance(given, Sequence):
-        _matches(info, given, info.full_shape, "")
-        rows = given.reshape(info.experts, -1)
-        return [flat(rows[expert]) for expert in plan.source_experts]
+        return
     if len(given) != info.experts:
         raise LayoutError(
             f"`{info.name}` has {len(given)} tensors, one for each of {info.experts} experts is needed",
@@ -61,7 +68,6 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
         )
     for expert in plan.source_experts:
         _matches(info, given[expert], info.shape, f", expert {expert}")
-    return [flat(given[expert]) for expert in plan.source_experts]
 
 
 def _matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
