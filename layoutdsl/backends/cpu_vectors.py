@@ -43,8 +43,8 @@ class _Model(models.PrimitiveModel):
 # operators ------------------------------------------------------------------------------------------------------------
 
 _OPERATORS = {
-    operator.and_: "and_", operator.or_: "or_", operator.xor: "xor", operator.add: "add", operator.sub: "sub",
-    operator.lshift: "shl", operator.rshift: "lshr",
+    operator.and_: "and_", operator.or_: "or_", operator.xor: "xor", operator.add: "add",
+    operator.lshift: "shl", operator.rshift: "lshr", operator.ior: "or_", operator.ixor: "xor", operator.iadd: "add",
 }  # fmt: skip
 
 
