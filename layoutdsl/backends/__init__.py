@@ -1,7 +1,7 @@
 """Ways to carry out a plan. All give the same bytes; a backend chooses how, never what.
 
-Each is a module with `run(plan, tensors, out, report) -> tensors` and `scratch(plan) -> bytes`, imported when it is
-first asked for.
+Each is a module with `run(plan, tensors, out, report) -> tensors`, `amend(plan, tensors, out)` and
+`scratch(plan) -> bytes`, imported when it is first asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch"
 def load(name: str) -> Callable[..., Any]:
     """The `run` function of a backend; LayoutError where it does not exist or what it needs is not installed."""
     return _module(name).run
+
+
+def amend(name: str, plan: Plan, tensors: Any, out: Any) -> None:
+    """Carry out a plan that writes only some places of its outputs into `out`: all others stay as they are. Whatever is
+    refused is refused before anything is written."""
+    _module(name).amend(plan, tensors, out)
 
 
 def scratch(name: str, plan: Plan) -> int:

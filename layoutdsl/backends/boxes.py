@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from layoutdsl.backends.torch_scratch import PIECE
-from layoutdsl.plan import Move
+from layoutdsl.plan import Move, Program
 
 Loop = tuple[int, int, int, int, int]
 """(axis, count, dx, ddst, dsrc); axis 0 is n, 1 is k."""
@@ -108,6 +108,16 @@ def alone(box: Box) -> Box:
     """Of elements that share a target the first, with loops of one turn in the place of theirs."""
     return replace(box, loops=tuple((axis, count if ddst else 1, *steps, ddst, dsrc)
                                     for axis, count, *steps, ddst, dsrc in box.loops))
+
+
+def writes(program: Program) -> int:
+    """How many codes of its output a program writes: all of them, where its plan is whole and proven."""
+    moves = (*program.moves, *(program.fill.moves if program.fill else ()))
+    found = [
+        math.prod(loop[0] for side in (n, k) for loop in side.loops if loop[2])
+        for move in moves for n in move.n for k in move.k if not (n.join or k.join)
+    ]
+    return sum(found) or len(program.values)
 
 
 def may_share(move: Move) -> bool:

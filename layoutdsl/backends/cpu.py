@@ -24,7 +24,7 @@ from layoutdsl.backends.cpu_run import Refused, Run
 from layoutdsl.backends.torch_scratch import scratch
 from layoutdsl.plan import Lost, Plan
 
-__all__ = ["run", "scratch"]
+__all__ = ["amend", "run", "scratch"]
 
 
 def run(
@@ -52,6 +52,23 @@ def run(
     if report is not None:
         report += begun.lost()
     return target
+
+
+def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
+    """Carry out a plan that writes only some places of its outputs: all others stay as `out` has them. Elements that
+    share a place which another plan writes are compared with what stands there."""
+    given = buffers.checked(plan, tensors)
+    target = buffers.allocate(plan, tensors, out)
+    begun = None if _overlap(given, target) else _begun(plan, given, target)
+    if begun is None:
+        exact.amend(plan, tensors, out)
+        return
+    try:
+        begun.prepare()
+        begun.verify(target)
+        begun.write()
+    except Refused:
+        exact.amend(plan, tensors, out)
 
 
 def _begun(plan: Plan, given: Mapping, target: Mapping[str, torch.Tensor]) -> Run | None:

@@ -19,7 +19,7 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
-from layoutdsl.backends.boxes import Box, alone, boxes, copy, first, may_share, written
+from layoutdsl.backends.boxes import Box, alone, boxes, copy, first, may_share, writes, written
 from layoutdsl.backends.places import place, ratios, refused
 from layoutdsl.backends.torch_recodes import STORED, decode, non_finite, signed, twin, unsigned, vanished
 from layoutdsl.backends.torch_scratch import PIECE, TOTAL, scratch
@@ -28,7 +28,7 @@ from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Check, Lost, Move, Operand, Plan, Program, Reduction, TensorInfo
 
-__all__ = ["Converter", "carry_out", "run", "scratch"]
+__all__ = ["Converter", "amend", "carry_into", "carry_out", "run", "scratch"]
 
 
 def run(
@@ -38,6 +38,12 @@ def run(
     report: list[Lost] | None = None,
 ) -> dict[str, torch.Tensor]:
     return carry_out(Converter, plan, tensors, out, report)
+
+
+def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
+    """Carry out a plan that writes only some places of its outputs: all others stay as `out` has them. Elements that
+    share a place which another plan writes are compared with what stands there."""
+    carry_into(Converter, plan, tensors, out)
 
 
 @torch.no_grad()
@@ -52,18 +58,40 @@ def carry_out(
     given = buffers.inputs(plan, tensors)
     target = buffers.allocate(plan, tensors, out)
     converter = kind(plan, given, buffers.device_of(target or tensors))
+    converter.target = target
     converter.counted = {name for name, _ in plan.losses} if report is not None else set()
     if out is None or _apart(given, target):
         converter.prepare()
         if out is not None:
             converter.verify()
-        converter.write(target)
+        converter.clear()
+        converter.write()
         if report is not None:
             report += converter.lost()
         return target
     for name, made in carry_out(kind, plan, tensors, None, report).items():
         target[name].copy_(made.view(target[name].shape).view(target[name].dtype))
     return target
+
+
+@torch.no_grad()
+def carry_into(
+    kind: type[Converter], plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]
+) -> None:
+    """Amend `out` with a converter of that kind."""
+    given = buffers.inputs(plan, tensors)
+    target = buffers.allocate(plan, tensors, out)
+    if not _apart(given, target):
+        apart = {name: tensor.to(buffers.device_of(tensors), copy=True) for name, tensor in target.items()}
+        carry_into(kind, plan, tensors, apart)
+        for name, made in apart.items():
+            target[name].copy_(made)
+        return
+    converter = kind(plan, given, buffers.device_of(target or tensors))
+    converter.target = target
+    converter.prepare()
+    converter.verify()
+    converter.write()
 
 
 def _apart(given: Mapping[str, list[torch.Tensor]], target: Mapping[str, torch.Tensor]) -> bool:
@@ -78,13 +106,15 @@ def _apart(given: Mapping[str, list[torch.Tensor]], target: Mapping[str, torch.T
 
 
 class Converter:
-    """One conversion. `prepare` runs the checks and reductions, then `verify` finds what `write` would refuse.
+    """One conversion into `target`, on whose device the inputs are. `prepare` runs the checks and reductions, then
+    `verify` finds what `write` would refuse.
 
     The cpu backend has its own way with a program: `verify_program` and `write_program`.
     """
 
     def __init__(self, plan: Plan, given: Mapping[str, list[torch.Tensor]], device: torch.device):
         self.plan, self.sources, self.device = plan, Sources(plan, given, device), device
+        self.target: Mapping[str, torch.Tensor] = {}
         self.stepwise = plan.habits.int16 == "stepwise"
         self.count = plan.experts[2] or 1
         self.factors: dict[tuple[str, int], tuple[float, int]] = {}
@@ -108,8 +138,8 @@ class Converter:
                 self.sources.k_perm(source, info, expert)
 
     def verify_program(self, program: Program, info: TensorInfo) -> None:
-        for expert in range(self._copies(info)):
-            scratch = self._zeros(info.codes, code_named(info.code).bits) if _shares(program) else None
+        for expert, view in enumerate(self._views(info)):
+            scratch = self._standing(info, view).clone() if _shares(program) else None
             self._program(program, info, expert, scratch)
 
     def lost(self) -> list[Lost]:
@@ -121,14 +151,21 @@ class Converter:
                 found.append(Lost(name, self.plan.source_experts[expert], count, sum(of for _, of in pieces)))
         return found
 
-    def write(self, target: Mapping[str, torch.Tensor]) -> None:
+    def clear(self) -> None:
+        """Zeros where a plan that was never proven writes nothing."""
+        for program in self.plan.programs:
+            if writes(program) < self.plan.output[program.output].codes:
+                buffers.flat(self.target[program.output]).zero_()
+
+    def write(self) -> None:
+        """What no move writes stays as it is."""
         self.vanished.clear()
         for program in self.plan.programs:
             info = self.plan.output[program.output]
-            self.write_program(program, info, buffers.experts_of(info, target[program.output], self._copies(info)))
+            self.write_program(program, info, self._views(info))
         for source, output in self.plan.passed:
             info = self.plan.output[output]
-            for expert, view in enumerate(buffers.experts_of(info, target[output], self._copies(info))):
+            for expert, view in enumerate(self._views(info)):
                 k_perm = info.role == "k_perm"
                 view.copy_(self.sources.k_perm(source, info, expert) if k_perm else self.sources.given[source][expert])
 
@@ -139,6 +176,15 @@ class Converter:
     def _copies(self, info: TensorInfo) -> int:
         return self.count if info.experts and not info.shared else 1
 
+    def _views(self, info: TensorInfo) -> list[torch.Tensor]:
+        """The flat bytes of an output, per expert."""
+        return buffers.experts_of(info, self.target[info.name], self._copies(info))
+
+    def _standing(self, info: TensorInfo, view: torch.Tensor) -> torch.Tensor:
+        """The codes that an output holds."""
+        bits = code_named(info.code).bits
+        return torch.stack([view & 15, view >> 4], dim=1).view(-1) if bits == 4 else view.view(STORED[bits])
+
     def _zeros(self, codes: int, bits: int) -> torch.Tensor:
         return torch.zeros(codes, dtype=STORED[bits], device=self.device)
 
@@ -148,13 +194,10 @@ class Converter:
             dtype = STORED[buffers.element_bits(info)]
             view.copy_(torch.tensor(program.values, dtype=dtype, device=view.device).view(torch.uint8))
             return
-        bits = code_named(info.code).bits
-        if bits != 4:
-            self._program(program, info, expert, view.view(STORED[bits]).zero_())
-            return
-        codes = self._zeros(info.codes, bits)
+        codes = self._standing(info, view)
         self._program(program, info, expert, codes)
-        torch.bitwise_or(codes[0::2], codes[1::2].bitwise_left_shift_(4), out=view)
+        if code_named(info.code).bits == 4:
+            torch.bitwise_or(codes[0::2], codes[1::2].bitwise_left_shift_(4), out=view)
 
     # programs ---------------------------------------------------------------------------------------------------------
 
@@ -162,7 +205,7 @@ class Converter:
         """Write one expert's codes; without a target only find what is refused."""
         if program.recode.name == "shape":
             return
-        late = program.recode.name in TOTAL and not _shares(program)
+        late = program.recode.name in TOTAL and not _shares(program) and writes(program) == info.codes
         operands = {operand.role: self._operand(operand, info, expert) for operand in program.operands}
         if program.fill is not None:
             self._fill(program, program.fill, info, expert, None)
