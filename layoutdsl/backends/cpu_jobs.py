@@ -137,7 +137,7 @@ class _Lowering:
             elif self.recode in ("constant", "largest"):
                 yield from self._constant(move, self.program.recode.power, self.program.recode)
             elif move.kind == "value":
-                yield self._ramp(move)
+                yield from self._ramp(move)
             else:
                 yield from self._data(move)
 
@@ -302,7 +302,7 @@ class _Lowering:
 
         yield from _grids(ns, ks, choices)
 
-    def _ramp(self, move: Move) -> Job:
+    def _ramp(self, move: Move) -> Iterator[Job]:
         """The source's address is the code: the index of the group that a coordinate is in."""
         power = self.program.recode.power
         tables: list[Table] = []
@@ -310,9 +310,9 @@ class _Lowering:
             found, _ = by_target(_carved([run for run in map(writers, map(moving, runs)) if run is not None], ())[0])
             groups = found.src // power if power else np.zeros_like(found.src)
             tables.append(Table(in_units(found.dst[:, None], self.bits), groups[:, None], NOTHING))
-        within([table.to for table in tables], self.info, self.bits, 8)
-        job = self._job(self._form("value"), -1, tables, 0, 1)
-        return replace(job, width=ELEMENTS)
+        if all(len(table.to) for table in tables):
+            within([table.to for table in tables], self.info, self.bits, 8)
+            yield replace(self._job(self._form("value"), -1, tables, 0, 1), width=ELEMENTS)
 
     # numbers ----------------------------------------------------------------------------------------------------------
 
