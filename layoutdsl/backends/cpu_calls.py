@@ -13,8 +13,29 @@ import numpy as np
 
 from layoutdsl.backends.cpu_forms import Form, Job
 from layoutdsl.backends.cpu_turns import (
-    ACROSS, BY, COLUMNS, COLUMNS_BESIDE, COLUMNS_BY, COLUMNS_OF, COLUMNS_ORDER, COLUMNS_TO, END, HEIGHT, OF, ROWS,
-    ROWS_BESIDE, ROWS_BY, ROWS_OF, ROWS_ORDER, ROWS_TO, TILES, TO, VALUE, WIDE, WIDTH, WITH,
+    ACROSS,
+    BY,
+    COLUMNS,
+    COLUMNS_BESIDE,
+    COLUMNS_BY,
+    COLUMNS_OF,
+    COLUMNS_ORDER,
+    COLUMNS_TO,
+    END,
+    HEIGHT,
+    OF,
+    ROWS,
+    ROWS_BESIDE,
+    ROWS_BY,
+    ROWS_OF,
+    ROWS_ORDER,
+    ROWS_TO,
+    TILES,
+    TO,
+    VALUE,
+    WIDE,
+    WIDTH,
+    WITH,
 )  # fmt: skip
 
 

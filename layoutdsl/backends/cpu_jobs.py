@@ -16,7 +16,16 @@ from layoutdsl.backends.cpu_beside import Second, Unknown
 from layoutdsl.backends.cpu_forms import Filling, Form, Job, Largest, Moving, Order, Single, Spread, Table
 from layoutdsl.backends.cpu_network import Block, Digit, Loop, blocks, taken
 from layoutdsl.backends.cpu_tables import (
-    NOTHING, affine, by_target, in_bytes, in_units, looked_up, nearest, on_lines, parities_differ, within,
+    NOTHING,
+    affine,
+    by_target,
+    in_bytes,
+    in_units,
+    looked_up,
+    nearest,
+    on_lines,
+    parities_differ,
+    within,
     word_of,
 )  # fmt: skip
 from layoutdsl.codes import code_named

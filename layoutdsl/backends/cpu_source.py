@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from layoutdsl.backends import cpu_elements, cpu_networks
 from layoutdsl.backends.cpu_forms import Filling, Form, Largest, Moving, Single
 from layoutdsl.backends.cpu_jobs import lower
-from layoutdsl.codes import code_named
 from layoutdsl.plan import Plan
 
 _NUMBERS = {

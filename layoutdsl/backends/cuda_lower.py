@@ -20,11 +20,24 @@ from functools import cache
 
 import numpy as np
 
-from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Axis, Grid, aligned, digits, listed, paired, written
 from layoutdsl.backends import cuda_tiles
-from layoutdsl.backends.boxes import may_share
+from layoutdsl.backends.axes import (
+    DATA,
+    DST,
+    KEPT,
+    KIND,
+    PART,
+    SRC,
+    Grid,
+    aligned,
+    digits,
+    listed,
+    paired,
+    written,
+)
 from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
 from layoutdsl.backends.cuda_grids import THREADS, Form, named_text, parameters
+from layoutdsl.backends.moves import shares
 from layoutdsl.backends.tiles import Tiles, row, source_order, tiled
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan, Program
@@ -128,7 +141,7 @@ class _Lowering:
         self.plan, self.program, self.info = plan, program, plan.output[program.output]
         self.recode, self.operand = program.recode, next(iter(program.operands), None)
         self.copies = (plan.experts[2] or 1) if self.info.experts and not self.info.shared else 1
-        self.shares = any(may_share(move) for move in program.moves if move.kind == "data")
+        self.shares = shares(program)
         self.expert = self.info.codes * code_named(self.info.code).bits // 8
         self.alignment = math.gcd(alignment, self.expert) if self.copies > 1 else alignment
         self.reduction = next((one for one in plan.reductions if one.name == program.reduction), None)

@@ -11,7 +11,7 @@ refused value is written like any other, and whoever runs the graph reads the st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Protocol
 
@@ -21,9 +21,9 @@ import torch
 from layoutdsl.backends import buffers
 from layoutdsl.backends import torch as torch_backend
 from layoutdsl.backends.axes import DATA, KIND, PART, SRC, Grid
-from layoutdsl.backends.boxes import writes
-from layoutdsl.backends.cuda_lower import Call, Kernel, Lowered, checks, lowered, reductions
+from layoutdsl.backends.cuda_lower import Call, Kernel, checks, lowered, reductions
 from layoutdsl.backends.cuda_numbers import NUMBERS, numbers_kernel
+from layoutdsl.backends.moves import writes
 from layoutdsl.backends.places import ANY
 from layoutdsl.backends.torch_recodes import STORED
 from layoutdsl.codes import code_named
