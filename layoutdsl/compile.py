@@ -46,12 +46,12 @@ def compile_plan(
     source, target, module: shipped names, names in the folders `specs`, paths, or loaded specs. sizes: extents of the
     module's axes before sharding; a list of widths where the parts of a fused matrix have their own. params: values by
     name; a name counts for every side that has it, `source.group`, `target.group` or `module.split` for one side alone;
-    the target takes over what it shares with the source. A kernel keeps the source's groups unless `target.group` asks
-    for others. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is. sharded: the source tensors are
-    already this rank's slices. padded: imposes a padded extent per module axis. grains: imposes what ranks cut an axis
-    at multiples of; without, of all that serve the module the choice with the fewest bytes (see planner.py). only: the
-    matrices to convert, of a module whose others are converted elsewhere. experts: the expert of each place that ranks
-    have for one, where some experts have several (redundant experts); every expert must have one.
+    the target takes over what it shares with the source. A kernel keeps the source's groups, if it has some, unless
+    `target.group` asks for others. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is. sharded:
+    the source tensors are already this rank's slices. padded: imposes a padded extent per module axis. grains: imposes
+    what ranks cut an axis at multiples of; without, of all that serve the module the choice with the fewest bytes (see
+    planner.py). only: the matrices to convert, of a module whose others are converted elsewhere. experts: the expert of
+    each place that ranks have for one, where some experts have several (redundant experts); every expert must have one.
 
     Raises LayoutError where nothing can serve the shape, or the formats do not hold the same kind of code; its help is
     the nearest setting that works, where there is one (see nearest.py).
@@ -157,6 +157,7 @@ def _made(
     src_params = bind(source, given["source"])
     dst_params = bind(target, given["target"], src_params)
     mod_params = bind(module, given["module"])
+    only_target = "group" in given["target"] and "group" not in source.params
     for axis, grain in (grains or {}).items():
         if axis not in module.axes or not isinstance(grain, int) or grain < 1:
             raise LayoutError(
@@ -185,7 +186,7 @@ def _made(
             sharded=sharded,
             habits=habits or Habits(),
             padded=dict(padded or {}),
-            group_given="target.group" in (params or {}),
+            group_given="target.group" in (params or {}) or only_target,
             grains=dict(grains or {}),
             only=tuple(only),
             places=len(experts),

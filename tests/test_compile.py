@@ -45,6 +45,17 @@ def test_a_bare_group_leaves_the_kernel_its_choice():
     assert asked.output["linear.weight_scale"].shape == (asked.extents[0].padded // 32, 64)
 
 
+def test_a_bare_group_is_the_targets_where_the_source_has_none():
+    """One scale per channel, read in groups: repeated for each."""
+    options = {"source": "fp8", "target": "own_fp8_a16", "sizes": {"n": 128, "k": 384}}
+    for group in (128, 64, 32):
+        made = plan(params={"group": group, "dtype": "bfloat16"}, **options)
+        assert dict(made.groups) == {"linear": group}
+        assert made.output["linear.weight_scale"].shape == (384 // group, 128)
+    error = refusal(params={"group": 48, "dtype": "bfloat16"}, **options)
+    assert error.diagnostics[0].name == "group-not-taken"
+
+
 def test_a_cut_group_is_refused_with_ways_out_that_work():
     """Only where its size is imposed: else the cut or the groups give way (see test_planner.py)."""
     options = {"module": "mlp_gated", "sizes": {"i": 1408, "h": 256}, "tp": 4, "grains": {"i": 32}}
