@@ -217,8 +217,9 @@ def digits(n: Axis, k: Axis, most: int) -> str:
 def aligned(n: Axis, k: Axis, found: str) -> str:
     """As many of these digits as whole pieces of the target have, at multiples of their size."""
     while found:
-        starts = [axis[DST][:: 1 << found.count(letter)] % (1 << len(found)) for letter, axis in (("n", n), ("k", k))]
-        if all(np.all(start == start[0]) for start in starts) and (starts[0][0] + starts[1][0]) % (1 << len(found)) == 0:
+        size = 1 << len(found)
+        starts = [axis[DST][:: 1 << found.count(letter)] % size for letter, axis in (("n", n), ("k", k))]
+        if all(np.all(start == start[0]) for start in starts) and (starts[0][0] + starts[1][0]) % size == 0:
             break
         found = found[:-1]
     return found

@@ -20,7 +20,8 @@ def kernels(plan: Plan) -> dict[Kernel, list[str]]:
 
 
 def listing(plan: Plan) -> str:
-    return "\n".join(f"// for {', '.join(names)}\n{kernel.source}" for kernel, names in kernels(plan).items()).rstrip("\n")
+    texts = [f"// for {', '.join(names)}\n{kernel.source}" for kernel, names in kernels(plan).items()]
+    return "\n".join(texts).rstrip("\n")
 
 
 def _calls(plan: Plan) -> Iterator[Call]:

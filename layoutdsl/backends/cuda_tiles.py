@@ -177,8 +177,8 @@ def _turns(form: Form, rows: Rows) -> int:
 
 def _each(form: Form, rows: Rows, *lines: str) -> Iterator[str]:
     """Lines for each piece that a lane moves."""
-    within = form.size // rows.width < 32
-    yield f"for (u32 turn = 0; turn < {_turns(form, rows)}; ++turn) {{  // rows of {(form.bits << rows.near) // 8} bytes"
+    within, near = form.size // rows.width < 32, (form.bits << rows.near) // 8
+    yield f"for (u32 turn = 0; turn < {_turns(form, rows)}; ++turn) {{  // rows of {near} bytes"
     yield f"    const u32 byte = (turn * 32 + l) * {rows.width};"
     if within:
         yield f"    if (byte >= {form.size}) break;"

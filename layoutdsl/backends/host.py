@@ -12,7 +12,6 @@ import torch
 from layoutdsl.backends import buffers, cuda_run
 from layoutdsl.backends.cuda_run import scratch
 from layoutdsl.backends.host_launch import Launcher
-from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Lost, Plan
 
 __all__ = ["amend", "run", "scratch"]
