@@ -67,6 +67,12 @@ def listed(moves: Sequence[Move], operand: Operand | None = None) -> Iterator[Gr
         yield Grid(piece.n, piece.k, np.full((1, 1), DATA), piece.gather_n, piece.gather_k)
 
 
+def shares(moves: Sequence[Move]) -> bool:
+    """Whether some elements are compared with others that share their target."""
+    runs = [run for move in moves if move.kind == "data" for run in (*move.n, *move.k)]
+    return any(run.join or any(dst == 0 and src for _, _, dst, src in run.loops) for run in runs)
+
+
 @dataclass(frozen=True, eq=False)
 class _Piece:
     """A move, or that part of it along n of which the operand is in one move."""

@@ -20,9 +20,8 @@ from functools import cache
 
 import numpy as np
 
-from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Axis, Grid, aligned, digits, listed, paired, written
+from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Grid, aligned, digits, listed, paired, shares, written
 from layoutdsl.backends import cuda_tiles
-from layoutdsl.backends.boxes import may_share
 from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
 from layoutdsl.backends.cuda_grids import THREADS, Form, named_text, parameters
 from layoutdsl.backends.tiles import Tiles, row, source_order, tiled
@@ -35,6 +34,9 @@ LANES = 5
 
 PIECES = 1 << 30
 """Most pieces of one expert in a call."""
+
+ALIGNED = 16
+"""Bytes of the widest load and store: tensors of their own are at multiples of these."""
 
 Source = tuple[str, int]
 """(input, first byte)"""
@@ -128,7 +130,7 @@ class _Lowering:
         self.plan, self.program, self.info = plan, program, plan.output[program.output]
         self.recode, self.operand = program.recode, next(iter(program.operands), None)
         self.copies = (plan.experts[2] or 1) if self.info.experts and not self.info.shared else 1
-        self.shares = any(may_share(move) for move in program.moves if move.kind == "data")
+        self.shares = shares(program.moves)
         self.expert = self.info.codes * code_named(self.info.code).bits // 8
         self.alignment = math.gcd(alignment, self.expert) if self.copies > 1 else alignment
         self.reduction = next((one for one in plan.reductions if one.name == program.reduction), None)
@@ -185,7 +187,6 @@ class _Lowering:
         if bits == 4 and not unit:
             grid = paired(grid)
             unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, 1))
-        form = self._form("write", unit)
         for part in _rectangles(grid, unit.count("n"), unit.count("k")):
             order = digits(part.n, part.k, len(unit) + LANES)[len(unit) :]
             numbers = {
@@ -194,6 +195,8 @@ class _Lowering:
                 "k_first": int(_step(part.k[DST], unit + order, "k") < _step(part.n[DST], unit + order, "n")),
             }  # fmt: skip
             pieces = part.n.shape[1] * part.k.shape[1] >> len(unit)
+            kinds = part.actions[np.ix_(np.unique(part.n[KIND]), np.unique(part.k[KIND]))]
+            form = replace(self._form("write", unit), mixed=bool(np.any(kinds != DATA)))
             yield self._call(form, part, pieces, numbers)
 
     def _tiles(self, use: str, tiles: Tiles) -> Call:
@@ -241,13 +244,15 @@ class _Lowering:
 
     def _form(self, use: str, unit: str) -> Form:
         recode, stepwise = self.recode.name, self.plan.habits.int16 == "stepwise"
-        counts = use == "write" and self.program.output in dict(self.plan.losses)
         return Form(
             use,
             "stepwise" if recode == "int16_scale" and stepwise else "copy" if recode == "constant" else recode,
-            self.recode.source, self.recode.target, unit,
-            self.operand.code if self.operand and use != "largest" else "", counts,
-        )  # fmt: skip
+            self.recode.source,
+            self.recode.target,
+            unit,
+            beside=self.operand.code if self.operand and use != "largest" else "",
+            counts=use == "write" and self.program.output in dict(self.plan.losses),
+        )
 
     def _call(self, form: Form, grid: Grid, pieces: int, numbers: Mapping[str, int]) -> Call:
         scales = self.reduction.globals if self.reduction else ()

@@ -22,7 +22,7 @@ from layoutdsl.backends import buffers
 from layoutdsl.backends import torch as torch_backend
 from layoutdsl.backends.axes import DATA, KIND, PART, SRC, Grid
 from layoutdsl.backends.boxes import writes
-from layoutdsl.backends.cuda_lower import Call, Kernel, Lowered, checks, lowered, reductions
+from layoutdsl.backends.cuda_lower import ALIGNED, Call, Kernel, checks, lowered, reductions
 from layoutdsl.backends.cuda_numbers import NUMBERS, numbers_kernel
 from layoutdsl.backends.places import ANY
 from layoutdsl.backends.torch_recodes import STORED
@@ -32,9 +32,6 @@ from layoutdsl.plan import Check, Lookup, Lost, Plan, Program, TensorInfo
 
 CLEAN = -1
 """The status as long as nothing is refused; also what reductions begin with."""
-
-ALIGNED = 16
-"""Bytes of the widest load and store."""
 
 
 class Launcher(Protocol):
