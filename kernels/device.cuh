@@ -1,5 +1,5 @@
-// Device primitives: one interface, two bodies. ptx/ is the GPU's; host/ runs the same kernels on a CPU, where it
-// counts and checks every access. Kernels use nothing else of CUDA; they stand in namespace ld, for some names of CUDA's
+// Device primitives: one interface, two bodies. ptx/ is the GPU's; host/ runs the same kernels on a CPU, where every
+// access is checked and counted. Kernels use nothing else of CUDA; they stand in namespace ld, for some names of CUDA's
 // own (ballot) would be ambiguous beside `using namespace ld`.
 //
 // Memory is reached through Global and Shared alone, by byte offsets; neither converts to a pointer. An access is
@@ -106,7 +106,7 @@ LD_DEVICE float bfloat16_to_float(u16 value);
 
 // ---- tensor cores
 
-// `count` (1, 2 or 4) matrices of 8 x 8 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8, 16 bytes.
+// `count` (1, 2 or 4) matrices of 8 x 8 elements of 16 bits; lane l says where row l % 8 of matrix l / 8 stands.
 template <int count> LD_DEVICE Fragment<u32, count> ldmatrix(Shared from, i64 offset LD_SITE);
 template <int count> LD_DEVICE Fragment<u32, count> ldmatrix_transposed(Shared from, i64 offset LD_SITE);
 

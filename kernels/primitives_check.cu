@@ -1,7 +1,7 @@
 // One kernel for each primitive, so that its two bodies can be held against each other. Each takes blocks of 64 threads
-// with 4096 bytes of shared memory; a block reads 4096 bytes of `in` and writes 4096 bytes of `out`, which begin as zeros:
-// a row of 64 bytes for each thread. All bytes are the same on a GPU and on the host, but those of check_mma_f16, _bf16
-// and _e4m3: their sums are rounded in other ways.
+// with 4096 bytes of shared memory; a block reads 4096 bytes of `in` and writes 4096 bytes of `out`, which begin as
+// zeros: a row of 64 bytes for each thread. All bytes are the same on a GPU and on the host, but for check_mma_f16,
+// _bf16 and _e4m3, where sums that are not exact are rounded in other ways.
 #include "device.cuh"
 
 namespace ld {

@@ -43,8 +43,8 @@ enum Fault : i64 {
 
 constexpr int TILE = 64, CHUNKS = TILE / 8, STAGE = 2 * 16 * TILE * 2;
 
-// out[rows][16] float = a[rows][depth] half * b[16][depth] half, transposed; rows <= 16, depth in tiles of 64. Two warps,
-// eight columns each; two stages of shared memory, 16-byte chunks swizzled by their row.
+// out[rows][16] float = a[rows][depth] half * b[16][depth] half, transposed; rows <= 16, depth in tiles of 64. Two
+// warps, eight columns each; two stages of shared memory, 16-byte chunks swizzled by their row.
 LD_KERNEL(multiply, 64)(Global a, Global b, Global out, i64 rows, i64 depth, i64 fault) {
     const Shared stages = shared_memory();
     const auto fetch = [&](i64 tile) {
@@ -55,7 +55,8 @@ LD_KERNEL(multiply, 64)(Global a, Global b, Global out, i64 rows, i64 depth, i64
                 const bool of_a = at < 16 * CHUNKS;
                 const bool there = !of_a || row < rows || fault == PAST_THE_ROWS;
                 const i64 from = (row * depth + tile * TILE + chunk * 8) * 2;
-                copy_async<16>(stage, (at / CHUNKS * CHUNKS + (chunk ^ row % 8)) * 16, of_a ? a : b, from, there ? 16 : 0);
+                const i64 to = (at / CHUNKS * CHUNKS + (chunk ^ row % 8)) * 16;
+                copy_async<16>(stage, to, of_a ? a : b, from, there ? 16 : 0);
             }
         }
         copy_commit();
@@ -94,6 +95,7 @@ LD_KERNEL(reach, 64)(Global in, Global out, i64 fault) {
     if (block() != 1 || thread() != 40) return;
     out.store<u32>(60, in.load<u32>(60));
     shared.store<Quad>(240, (in + 64).load<Quad>(-16));
+    (shared + -32).store<u64>(32, 0);
     switch (fault) {
         case LOAD_PAST_THE_END: in.load<u64>(60); break;
         case LOAD_BEFORE_THE_START: in.load<u8>(-1); break;
@@ -181,6 +183,7 @@ LD_KERNEL(script, 64)(Global words, i64 steps) {
                 break;
             case 3: sync_warp(); break;
             case 4: sync_block(); break;
+            case 5: ballot(true); break;
         }
     }
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from host_kernels import FAULTS, FAULTY, Kernel, aligned, launched
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layoutdsl import LayoutError
@@ -164,25 +164,27 @@ LD_KERNEL(fresh, 32)(Global out) {
 
 # ---------------------------------------------------------------- races on shared memory
 
-LOAD, STORE, SYNC_WARP, SYNC_BLOCK = 1, 2, 3, 4
+LOAD, STORE, SYNC_WARP, SYNC_BLOCK, BALLOT = 1, 2, 3, 4, 5
 
 
 @st.composite
 def scripts(draw):
-    """What 64 threads do, step by step: a few access some of 8 bytes of shared memory, or all of a warp or of the block
-    come to a barrier. [steps][thread] of (what, place, width)."""
-    access = st.tuples(st.sampled_from([LOAD, LOAD, STORE]), st.sampled_from([(0, 4), (4, 4), (0, 1), (2, 2), (5, 1)]))
+    """What 64 threads do, step by step: a few access four bytes of shared memory, or all of a warp or of the block
+    come to a barrier, or to a collective, which orders no memory. [steps][thread] of (what, place, width)."""
+    access = st.tuples(st.sampled_from([LOAD, LOAD, STORE]), st.sampled_from([(0, 4), (0, 1), (2, 2)]))
     steps = []
-    for _ in range(draw(st.integers(2, 6))):
-        kind = draw(st.sampled_from(["accesses"] * 3 + ["warp", "block"]))
+    for _ in range(draw(st.integers(2, 8))):
+        kind = draw(st.sampled_from(["accesses"] * 6 + ["ballot"] * 3 + ["warp", "block"]))
         step = [(0, 0, 1)] * 64
         if kind == "block":
             step = [(SYNC_BLOCK, 0, 1)] * 64
+        elif kind == "ballot":
+            step = [(BALLOT, 0, 1)] * 64
         elif kind == "warp":
             first = draw(st.sampled_from([0, 32]))
             step[first : first + 32] = [(SYNC_WARP, 0, 1)] * 32
         else:
-            for thread in draw(st.lists(st.sampled_from([0, 1, 2, 31, 32, 33, 63]), max_size=3, unique=True)):
+            for thread in draw(st.lists(st.sampled_from([0, 1, 32, 33]), max_size=3, unique=True)):
                 what, (place, width) = draw(access)
                 step[thread] = (what, place, width)
         steps.append(step)
@@ -207,8 +209,19 @@ def races(steps: list) -> bool:
     )
 
 
+def step(*loads: int, store: int | None = None) -> list:
+    return [(LOAD, 0, 4) if t in loads else (STORE, 0, 4) if t == store else (0, 0, 1) for t in range(64)]
+
+
+APART, IN_WARP_0 = [(BALLOT, 0, 1)] * 64, [(SYNC_WARP, 0, 1)] * 32 + [(0, 0, 1)] * 32
+
+
 @settings(max_examples=300, deadline=None)
 @given(scripts(), st.integers(0, 1 << 16))
+@example([step(0, 1), APART, step(store=0)], 0)  # another lane has read it too
+@example([step(0, 32), APART, step(store=0)], 0)  # another warp
+@example([step(0, 32), APART, IN_WARP_0, step(store=0)], 0)
+@example([step(0, 32), APART, IN_WARP_0, step(0), APART, step(store=0)], 0)
 def test_races_are_found_where_they_are_and_only_there(steps, seed):
     """By the definition of a race, in every order of threads."""
     table = np.array(steps, dtype="u4")
@@ -219,7 +232,7 @@ def test_races_are_found_where_they_are_and_only_there(steps, seed):
         launcher = Launcher(Schedule(order, seed=seed))
         launcher.reads("steps", words)
         try:
-            launcher.launch(Kernel("script", shared=8), 1, [words.ctypes.data, len(steps)])
+            launcher.launch(Kernel("script", shared=4), 1, [words.ctypes.data, len(steps)])
             found = False
         except LayoutError as error:
             assert error.diagnostics[0].code == "LP307", error

@@ -3,6 +3,8 @@ every device primitive compiles for every GPU architecture."""
 
 import importlib.util
 import os
+import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -74,12 +76,15 @@ def test_a_compiler_that_is_named_but_not_there(monkeypatch, cache):
 
 
 def test_a_kernel_that_does_not_compile():
-    for body, said in (("Global{0}.load<u32>();", "no matching function"), ("u32* p = Global{0};", "cannot convert")):
+    for body, said in (
+        ("Global{0}.load<u32>();", "no matching (member )?function"),
+        ("u32* p = Global{0};", "cannot convert|no viable conversion"),
+    ):
         text = f'#include "device.cuh"\nnamespace ld {{\nLD_KERNEL(wrong, 32)() {{\n    {body}\n}}\n}}\n'
         with pytest.raises(LayoutError) as refusal:
             host_build.kernel_library(text)
         assert refusal.value.diagnostics[0].code == "LP301"
-        assert said in refusal.value.message and "kernel.cu:4:" in refusal.value.message
+        assert re.search(f"kernel.cu:4:.*({said})", refusal.value.message)
 
 
 def test_frames_that_no_stack_holds_are_refused():
@@ -95,7 +100,7 @@ def test_ucontext_gives_the_same(monkeypatch):
     given[:] = np.random.default_rng(0).integers(0, 256, given.shape)
     of = Kernel("check_release", '#include "primitives_check.cu"\n', shared=4096)
     launched(of, 2, {"in": given}, {"out": out})
-    monkeypatch.setenv("CXX", f"{host_build.compiler()[0]} -DLD_UCONTEXT")
+    monkeypatch.setenv("CXX", f"{shlex.join(host_build.compiler())} -DLD_UCONTEXT")
     monkeypatch.setattr(host_launch, "_loaded", host_launch._loaded.__wrapped__)
     launched(of, 2, {"in": given}, {"out": other})
     assert out.any() and np.array_equal(out, other)

@@ -1,4 +1,4 @@
-// The accesses of a warp, told apart by line and turn: the n-th access of each lane in one line is one access of the warp.
+// The accesses of a warp, told apart by line and turn: the n-th access of each lane in a line is one of the warp.
 #pragma once
 
 #include <algorithm>

@@ -38,8 +38,8 @@ inline void count_out_of_step(const Warp& warp) {
     u32 count = 0;
     for (size_t i = 0; i < turns.size(); ++i) {
         together[count++] = turns[i].access;
-        if (i + 1 < turns.size() && turns[i + 1].turn == turns[i].turn && turns[i + 1].access.tally == turns[i].access.tally)
-            continue;
+        const Turn* next = i + 1 < turns.size() ? &turns[i + 1] : nullptr;
+        if (next && next->turn == turns[i].turn && next->access.tally == turns[i].access.tally) continue;
         grid.tallies.add(together, together + count);
         count = 0;
     }
@@ -67,8 +67,8 @@ constexpr size_t ENDLESS = 1 << 20;
 inline void note_access(u64 address, u32 bytes, u32 tally) {
     if (self->accesses.size() == ENDLESS) {
         const Tally& of = grid.tallies.all()[tally];
-        LD_STOP(Fault::deadlock, (Site{of.file, of.line}), "%zu accesses since this thread last met others: a loop without end?",
-                ENDLESS);
+        LD_STOP(Fault::deadlock, (Site{of.file, of.line}),
+                "%zu accesses since this thread last met others: a loop without end?", ENDLESS);
     }
     self->accesses.push_back({address, tally, static_cast<u16>(self->place.thread % WARP), static_cast<u16>(bytes)});
 }

@@ -22,7 +22,8 @@ template <> inline i64 argument(u64 word) { return static_cast<i64>(word); }
 
 template <class... Types> constexpr u32 count_parameters(void (*)(Types...)) { return sizeof...(Types); }
 
-template <class... Types, std::size_t... at> void call(void (*kernel)(Types...), const u64* arguments, std::index_sequence<at...>) {
+template <class... Types, std::size_t... at>
+void call(void (*kernel)(Types...), const u64* arguments, std::index_sequence<at...>) {
     kernel(argument<Types>(arguments[at])...);
 }
 

@@ -21,8 +21,8 @@ enum class State { ready, waiting, ended };
 struct Warp;
 struct Block;
 
-// From global to shared memory, under way: made when it is issued, or held back until the wait that covers it. A GPU may
-// do either, and a kernel must give the same with both.
+// From global to shared memory, under way: made when it is issued, or held back until the wait that covers it. A GPU
+// may do either, and a kernel must give the same with both.
 struct Copy {
     const void* from;
     u32 to, bytes, valid;
@@ -83,7 +83,8 @@ inline u32 random_below(u32 bound) {
 }
 
 // The first fault stands; the launch ends with it.
-__attribute__((format(printf, 4, 5))) inline void report(Fault fault, const Lane& lane, Site site, const char* format, ...) {
+__attribute__((format(printf, 4, 5))) inline void report(Fault fault, const Lane& lane, Site site,
+                                                         const char* format, ...) {
     Result& result = *grid.result;
     if (result.fault != Fault::none) return;
     result.fault = fault;

@@ -70,7 +70,8 @@ inline void start(Block& block, u32 index) {
             lane.copies.clear();
             lane.copy_group = 0;
             lane.accesses.clear();
-            if (!lane.fiber.start(run_lane)) return report(Fault::memory, lane, {}, "no memory for the stacks of so many threads");
+            if (!lane.fiber.start(run_lane))
+                return report(Fault::memory, lane, {}, "no memory for the stacks of so many threads");
         }
     }
 }
@@ -81,16 +82,17 @@ inline void report_deadlock() {
     const Lane* first = nullptr;
     for (const auto& block : grid.blocks)
         for (const Lane& lane : block->lanes) {
-            if (lane.state == State::ended) continue;
+            if (lane.state != State::waiting && !lane.polls) continue;
             if (!first) first = &lane;
             ++waiting[std::string(lane.primitive) + " at " + lane.site.file + ":" + std::to_string(lane.site.line)];
         }
     std::string text;
-    for (const auto& [where, threads] : waiting)
-        text += (text.empty() ? "" : ", ") + std::to_string(threads) + (threads > 1 ? " threads in " : " thread in ") + where;
-    if (grid.started < grid.request.blocks)
-        text += "; " + std::to_string(grid.request.blocks - grid.started) + " of " + std::to_string(grid.request.blocks) +
-                " blocks have not started";
+    for (const auto& [where, count] : waiting) {
+        if (!text.empty()) text += ", ";
+        text += std::to_string(count) + (count > 1 ? " threads in " : " thread in ") + where;
+    }
+    const u32 blocks = grid.request.blocks, missing = blocks - grid.started;
+    if (missing) text += "; " + std::to_string(missing) + " of " + std::to_string(blocks) + " blocks have not started";
     report(Fault::deadlock, *first, first->site, "all wait: %s", text.c_str());
 }
 

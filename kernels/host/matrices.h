@@ -21,8 +21,10 @@ inline void load_rows(Warp& warp) {
     SharedBytes& shared = warp.block->shared;
     for (u32 lane = 0; lane < WARP; ++lane) {
         Rows& rows = operand_of<Rows>(warp, lane);
-        for (u32 matrix = 0; matrix < rows.count; ++matrix)
-            std::memcpy(&rows.result[matrix], shared.at(operand_of<Rows>(warp, 8 * matrix + lane / 4).row + lane % 4 * 4), 4);
+        for (u32 matrix = 0; matrix < rows.count; ++matrix) {
+            const u64 row = operand_of<Rows>(warp, 8 * matrix + lane / 4).row;
+            std::memcpy(&rows.result[matrix], shared.at(row + lane % 4 * 4), 4);
+        }
     }
     wake(warp);
 }
@@ -44,7 +46,8 @@ inline void load_columns(Warp& warp) {
 }
 
 // Only the lanes that give an address read memory: all that they read is theirs, whoever gets it.
-inline void load_matrices(const char* primitive, u32* result, u32 count, u32 at, i64 offset, Site site, void (*complete)(Warp&)) {
+inline void load_matrices(const char* primitive, u32* result, u32 count, u32 at, i64 offset, Site site,
+                          void (*complete)(Warp&)) {
     Rows operand{0, count, result};
     if (self->place.thread % WARP < 8 * count) {
         operand.row = reach_shared(primitive, at, offset, 16, site);
@@ -76,10 +79,14 @@ template <class Code> Code code_of(const u32* words, u32 index) {
     return code;
 }
 
-template <class Sum, class Value> Sum rounded_to(Value sum) { return sum == sum ? static_cast<Sum>(sum) : Sum(float_of(0x7FFFFFFF)); }
+// All NaNs become the one that tensor cores give.
+template <class Sum, class Value> Sum rounded_to(Value sum) {
+    return sum == sum ? static_cast<Sum>(sum) : static_cast<Sum>(float_of(0x7FFFFFFF));
+}
 
-// C[16][8] += A[16][k] * B[k][8] with k = 32 bytes of codes. A lane holds, of A, four words: rows l / 4 and 8 more in turn,
-// first and second half of k; of B two words of column l / 4; of C two pairs of columns 2 (l % 4) in rows l / 4 and 8 more.
+// C[16][8] += A[16][k] * B[k][8] with k = 32 bytes of codes. A lane holds, of A, four words: rows l / 4 and 8 more in
+// turn, first and second half of k; of B two words of column l / 4; of C two pairs of columns 2 (l % 4), in rows l / 4
+// and 8 more.
 template <class Code, class Value, class Sum, Value (*value_of)(Code)> void multiply(Warp& warp) {
     constexpr u32 PER_WORD = 4 / sizeof(Code), HALF = 4 * PER_WORD, DEPTH = 2 * HALF;
     Value a[16][DEPTH], b[8][DEPTH];
@@ -89,7 +96,11 @@ template <class Code, class Value, class Sum, Value (*value_of)(Code)> void mult
             for (u32 i = 0; i < PER_WORD; ++i) {
                 const u32 k = word / 2 * HALF + lane % 4 * PER_WORD + i;
                 a[lane / 4 + word % 2 * 8][k] = value_of(code_of<Code>(product.a, word * PER_WORD + i));
-                if (word < 2) b[lane / 4][word * HALF + lane % 4 * PER_WORD + i] = value_of(code_of<Code>(product.b, word * PER_WORD + i));
+            }
+        for (u32 word = 0; word < 2; ++word)
+            for (u32 i = 0; i < PER_WORD; ++i) {
+                const u32 k = word * HALF + lane % 4 * PER_WORD + i;
+                b[lane / 4][k] = value_of(code_of<Code>(product.b, word * PER_WORD + i));
             }
     }
     for (u32 lane = 0; lane < WARP; ++lane) {

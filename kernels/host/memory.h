@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime.h"
+#include "words.h"
 
 namespace ld {
 
@@ -42,7 +43,8 @@ inline Shared shared_memory() { return {0}; }
 namespace host {
 
 // Replaces a word by change(word), as one relaxed atomic operation, and returns the word that was there.
-template <class T, class Change> T change_word(const char* primitive, Global to, i64 offset, T operand, Site site, Change change) {
+template <class T, class Change>
+T change_word(const char* primitive, Global to, i64 offset, T operand, Site site, Change change) {
     T* place = static_cast<T*>(reach_atomic(to.at, offset, sizeof(T), true, site));
     T before = __atomic_load_n(place, __ATOMIC_RELAXED), after;
     do
@@ -55,18 +57,6 @@ template <class T, class Change> T change_word(const char* primitive, Global to,
     return before;
 }
 
-inline float as_float(u32 bits) {
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
-
-inline u32 as_bits(float value) {
-    u32 bits;
-    std::memcpy(&bits, &value, 4);
-    return bits;
-}
-
 }  // namespace host
 
 inline u32 atomic_add(Global to, i64 offset, u32 value, Site site) {
@@ -74,17 +64,19 @@ inline u32 atomic_add(Global to, i64 offset, u32 value, Site site) {
 }
 
 inline float atomic_add(Global to, i64 offset, float value, Site site) {
-    return host::as_float(host::change_word("atomic_add", to, offset, host::as_bits(value), site, [=](u32 before) {
-        return host::as_bits(host::as_float(before) + value);
+    return host::float_of(host::change_word("atomic_add", to, offset, host::bits_of(value), site, [=](u32 before) {
+        return host::bits_of(host::float_of(before) + value);
     }));
 }
 
 inline u64 atomic_min(Global to, i64 offset, u64 value, Site site) {
-    return host::change_word("atomic_min", to, offset, value, site, [=](u64 before) { return before < value ? before : value; });
+    return host::change_word("atomic_min", to, offset, value, site,
+                             [=](u64 before) { return before < value ? before : value; });
 }
 
 inline u32 atomic_swap_if(Global to, i64 offset, u32 expected, u32 value, Site site) {
-    return host::change_word("atomic_swap_if", to, offset, value, site, [=](u32 before) { return before == expected ? value : before; });
+    return host::change_word("atomic_swap_if", to, offset, value, site,
+                             [=](u32 before) { return before == expected ? value : before; });
 }
 
 inline u32 load_acquire(Global from, i64 offset, Site site) {

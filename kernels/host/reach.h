@@ -8,8 +8,8 @@ namespace ld::host {
 // The buffer that an address stands in or at the end of; null where there is none.
 inline const Buffer* buffer_at(u64 address) {
     const Buffer* first = grid.request.buffers;
-    const Buffer* after = std::upper_bound(
-        first, first + grid.request.buffer_count, address, [](u64 a, const Buffer& buffer) { return a < buffer.start; });
+    const Buffer* after = std::upper_bound(first, first + grid.request.buffer_count, address,
+                                           [](u64 a, const Buffer& buffer) { return a < buffer.start; });
     return after != first && address - after[-1].start <= after[-1].bytes ? after - 1 : nullptr;
 }
 
@@ -35,20 +35,21 @@ inline char* reach_global(const char* what, u64 at, i64 offset, u32 bytes, u32 a
                 place, buffer->name);
     const u64 address = buffer->start + place;
     if (address % aligned)
-        LD_STOP(Fault::alignment, site, "%s of %u bytes at offset %lld of `%s`: address 0x%llx is no multiple of %u", what,
-                bytes, place, buffer->name, address, aligned);
+        LD_STOP(Fault::alignment, site, "%s of %u bytes at offset %lld of `%s`: address 0x%llx is no multiple of %u",
+                what, bytes, place, buffer->name, address, aligned);
     return reinterpret_cast<char*>(address);
 }
 
 inline u64 reach_shared(const char* what, u32 at, i64 offset, u32 bytes, Site site) {
     const u64 size = self->warp->block->shared.size();
-    const i64 place = at + offset;
-    if (place < 0 || static_cast<u64>(place) + bytes > size)
-        LD_STOP(Fault::bounds, site, "%s of %u bytes at offset %lld of shared memory, which has %llu bytes", what, bytes,
-                place, size);
+    i64 place;  // a base before the start is no fault yet
+    if (__builtin_add_overflow(i64{static_cast<i32>(at)}, offset, &place) || place < 0 ||
+        static_cast<u64>(place) + bytes > size)
+        LD_STOP(Fault::bounds, site, "%s of %u bytes at offset %lld of shared memory, which has %llu bytes", what,
+                bytes, place, size);
     if (place % bytes)
-        LD_STOP(Fault::alignment, site, "%s of %u bytes at offset %lld of shared memory: no multiple of %u", what, bytes,
-                place, bytes);
+        LD_STOP(Fault::alignment, site, "%s of %u bytes at offset %lld of shared memory: no multiple of %u", what,
+                bytes, place, bytes);
     return static_cast<u64>(place);
 }
 
@@ -60,8 +61,8 @@ inline void check_race(SharedBytes::Race race, const char* what, u32 bytes, u64 
     if (!race.with || !FINDS_RACES) return;
     const Tally& other = grid.tallies.all()[race.with->tally];
     const char* way = race.copying ? "copy under way" : other.way == Way::load ? "load" : "store";
-    LD_STOP(Fault::race, site, "%s of %u bytes at offset %llu of shared memory races with the %s of thread %u at %s:%u", what,
-            bytes, place, way, race.with->thread, other.file, other.line);
+    LD_STOP(Fault::race, site, "%s of %u bytes at offset %llu of shared memory races with the %s of thread %u at %s:%u",
+            what, bytes, place, way, race.with->thread, other.file, other.line);
 }
 
 const void* read_global(u64 at, i64 offset, u32 bytes, Site site) {

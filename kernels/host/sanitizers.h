@@ -60,7 +60,8 @@ inline void watch_end([[maybe_unused]] Watched& stack) {
 }
 
 // Around a switch: `before` on the stack that is left, `after` on the one that is reached.
-inline void watch_before([[maybe_unused]] Watched& from, [[maybe_unused]] const Watched& to, [[maybe_unused]] bool for_good) {
+inline void watch_before([[maybe_unused]] Watched& from, [[maybe_unused]] const Watched& to,
+                         [[maybe_unused]] bool for_good) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(for_good ? nullptr : &from.fake, to.bottom, to.size);
 #endif

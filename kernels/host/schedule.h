@@ -43,10 +43,10 @@ class Schedule {
         return grid.blocks[index / per_block]->warps[index % per_block];
     }
 
+    // Some lane has more to do than to look whether it may go on.
     static bool eager(const Warp& warp) {
-        u32 count = 0;
-        for (u32 lane = 0; lane < WARP; ++lane) count += warp.lanes[lane].state == State::ready && !warp.lanes[lane].polls;
-        return count > 0;
+        return std::any_of(warp.lanes, warp.lanes + WARP,
+                           [](const Lane& lane) { return lane.state == State::ready && !lane.polls; });
     }
 
     u32 warps_, at_;

@@ -1,5 +1,5 @@
-// The shared memory of a block: its bytes, and for each of them who wrote and who read it last. Two accesses of which one
-// is a store race where no barrier stands between them; that is found in whatever order the threads happen to run.
+// The shared memory of a block: its bytes, and for each of them who wrote and who read it last. Two accesses of which
+// one is a store race where no barrier stands between them; that is found in whatever order the threads happen to run.
 #pragma once
 
 #include <vector>

@@ -27,7 +27,8 @@ LD_LDMATRIX(ldmatrix_transposed, ".trans")
 // Both kinds of sum are added up in place; `sum` is the constraint of their registers.
 #define LD_MMA(name, T, sum, instruction)                                                                             \
     LD_DEVICE Fragment<T, 4> name(Fragment<u32, 4> a, Fragment<u32, 2> b, Fragment<T, 4> c) {                         \
-        asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+        asm volatile("mma.sync.aligned." instruction                                                                  \
+                     " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                               \
                      : "+" sum(c[0]), "+" sum(c[1]), "+" sum(c[2]), "+" sum(c[3])                                     \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                             \
         return c;                                                                                                     \

@@ -1,4 +1,4 @@
-// Global and shared memory on a GPU. The conversions tell the compiler the address space: LDG and LDS, not generic loads.
+// Global and shared memory on a GPU. The conversions tell the compiler the address space: LDG and LDS, not LD.
 #pragma once
 
 namespace ld {

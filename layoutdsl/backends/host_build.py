@@ -25,11 +25,10 @@ from layoutdsl.errors import LayoutError
 
 COMPILERS = ("g++", "clang++")
 
-# Frames beyond half a fiber's stack (kernels/host/fibers.h) are refused: nothing would notice a stack that overflows.
 FLAGS = (
     *("-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
     "-ffp-contract=off",  # the same results on every CPU
-    "-Werror=frame-larger-than=131072",
+    "-Wframe-larger-than=131072",  # half a fiber's stack: kernels/host/fibers.h
 )
 BUILDS = {
     "plain": (),
@@ -40,7 +39,6 @@ BUILDS = {
 """Kinds of build, with the flags of each: as it is, or with one of the sanitizers."""
 
 _ERROR_LINES = 12
-
 
 _KERNEL = re.compile(r"^ *LD_KERNEL\((\w+)", re.MULTILINE)
 
@@ -106,9 +104,11 @@ def _library(stem: str, text: str, flags: tuple[str, ...], link: tuple[str, ...]
 
 def _compile(command: list[str], text: str, stem: str) -> None:
     done = subprocess.run(command, input=text, capture_output=True, text=True)
-    if done.returncode == 0:
+    lines = done.stderr.splitlines()
+    said = [line for line in lines if "error: " in line or "-Wframe-larger-than" in line]  # nothing else guards a stack
+    if done.returncode == 0 and not said:
         return
-    said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+    said = said or lines
     raise LayoutError(
         f"`{stem}` does not compile:\n" + "\n".join(said[:_ERROR_LINES]),
         code="LP301",
