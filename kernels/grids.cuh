@@ -62,6 +62,9 @@ LD_DEVICE Pair pair_of(u32 piece, u32 mask, u32 bits, u32 n_count, u32 k_count, 
     return {(k_first ? slow : within) << n_bits | low.n, (k_first ? within : slow) << k_bits | low.k};
 }
 
+// What becomes of a pair of kinds: a pad's code, or one of these (axes.py).
+constexpr i64 KEPT = -1, DATA = -2;
+
 // Writes a piece of `codes` codes at a code's address, but for the bits in `kept`, which stay.
 template <int bits, int codes> LD_DEVICE void store_codes(Global to, i64 address, u32 word, u32 kept) {
     const i64 at = address * bits / 8;

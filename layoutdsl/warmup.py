@@ -3,8 +3,9 @@
     layoutdsl warmup --arch sm_90a                               from every checkpoint format to every kernel
     layoutdsl warmup gptq marlin_int4_a16 --arch sm_80 --arch sm_120a
 
-Kernels say nothing of sizes, so those of a pair at its target's sizes to try are nearly all that other shapes, layers
-and ranks need; what a plan needs besides is compiled when it first runs. Needs NVRTC, and neither a driver nor a GPU.
+Kernels say nothing of sizes, but small or odd ones call for others than large ones: a pair is warmed at its target's
+sizes to try and at larger ones. What else a plan needs is compiled when it first runs. Needs NVRTC, and neither a
+driver nor a GPU.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from layoutdsl.compile import compile_plan
 from layoutdsl.errors import LayoutError
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
 Pair = tuple[Format, Format]
+
+LARGE = 1024
+"""Inputs and outputs of a layer that is moved in whole tiles throughout, as most layers of models are."""
 
 CHOSEN = ("bits", "act_order")
 """Parameters of a source of which every value is warmed; the others are as the target's `try` says, or as default."""
@@ -57,21 +61,27 @@ def command(args: argparse.Namespace) -> int:
 
 
 def plans(pair: Pair, specs: Sequence[str] = ()) -> Iterator[Plan]:
-    """The plans of a pair at its target's sizes to try, of one matrix and of experts; empty where there is none."""
+    """The plans of a pair that are warmed, of one matrix and of experts; empty where there is none."""
     source, target = pair
     values = [source.params[name].values or (False, True) for name in CHOSEN if name in source.params]
     names = [f"source.{name}" for name in CHOSEN if name in source.params]
     for chosen in product(*values):
-        for entry, module in product(target.try_, ("linear", "moe_gated")):
-            n, k = cast(int, entry["n"]), cast(int, entry["k"])
-            sizes = {"n": n, "k": k} if module == "linear" else {"e": 2, "i": n, "h": k}
-            stated = {name: value for name, value in entry.items() if name not in ("n", "k")}
-            params = cast(dict[str, ParamValue], stated | dict(zip(names, chosen)))
+        for module, sizes, stated in (layer for entry in target.try_ for layer in _layers(entry)):
+            params = {**stated, **dict(zip(names, chosen))}
             try:
                 yield compile_plan(source, target, module, sizes, params=params, specs=specs)
             except LayoutError as error:  # not every parameter goes with every other
                 if error.diagnostics[0].name == "no-conversion":  # nor do others help codes of another kind
                     break
+
+
+def _layers(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, int], dict[str, ParamValue]]]:
+    """Module, sizes and parameters of a line of a spec's `try`: as it is, as experts, and large."""
+    n, k = entry["n"], entry["k"]
+    params = {name: value for name, value in entry.items() if name not in ("n", "k")}
+    yield "linear", {"n": n, "k": k}, params
+    yield "moe_gated", {"e": 2, "i": n, "h": k}, params
+    yield "linear", {"n": LARGE, "k": LARGE}, params
 
 
 def kernels_of(plan: Plan) -> Iterator[Kernel]:

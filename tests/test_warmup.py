@@ -39,17 +39,16 @@ def counted(said: str) -> tuple[int, int, int]:
 
 
 def test_the_second_time_all_is_there(run):
-    archs = ("--arch", "sm_80", "--arch", "sm_90a")
-    status, said = run(*PAIR, *archs)
+    status, said = run(*PAIR, "--arch", "sm_80")
     kernels, fresh, cached = counted(said)
-    assert (status, fresh, cached) == (0, 2 * kernels, 0) and kernels > 1 and "for sm_80, sm_90a," in said
-    assert counted(run(*PAIR, *archs)[1]) == (kernels, 0, 2 * kernels)
-    assert counted(run(*PAIR, *archs, "--arch", "sm_89")[1]) == (kernels, kernels, 2 * kernels)
+    assert (status, fresh, cached) == (0, kernels, 0) and kernels > 1
+    status, said = run(*PAIR, "--arch", "sm_80", "--arch", "sm_90a")
+    assert (status, counted(said)) == (0, (kernels, kernels, kernels)) and "for sm_80, sm_90a," in said
 
 
 def test_other_shapes_ranks_and_experts_find_their_kernels(run):
     run(*PAIR, "--arch", "sm_90a")
-    for module, sizes in (("linear", {"n": 512, "k": 1024}), ("moe_gated", {"e": 3, "i": 256, "h": 384})):
+    for module, sizes in (("linear", {"n": 8192, "k": 28672}), ("moe_gated", {"e": 3, "i": 128, "h": 384})):
         plan = compile_plan(*PAIR, module, sizes, params={"group": 128}, tp=2, rank=1)
         assert all(compiled(kernel, "sm_90a").cached for kernel in warmup.kernels_of(plan))
 

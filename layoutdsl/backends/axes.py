@@ -67,6 +67,12 @@ def listed(moves: Sequence[Move], operand: Operand | None = None) -> Iterator[Gr
         yield Grid(piece.n, piece.k, np.full((1, 1), DATA), piece.gather_n, piece.gather_k)
 
 
+def shares(moves: Sequence[Move]) -> bool:
+    """Whether some elements are compared with others that share their target."""
+    runs = [run for move in moves if move.kind == "data" for run in (*move.n, *move.k)]
+    return any(run.join or any(dst == 0 and src for _, _, dst, src in run.loops) for run in runs)
+
+
 @dataclass(frozen=True, eq=False)
 class _Piece:
     """A move, or that part of it along n of which the operand is in one move."""
@@ -211,8 +217,9 @@ def digits(n: Axis, k: Axis, most: int) -> str:
 def aligned(n: Axis, k: Axis, found: str) -> str:
     """As many of these digits as whole pieces of the target have, at multiples of their size."""
     while found:
-        starts = [axis[DST][:: 1 << found.count(letter)] % (1 << len(found)) for letter, axis in (("n", n), ("k", k))]
-        if all(np.all(start == start[0]) for start in starts) and (starts[0][0] + starts[1][0]) % (1 << len(found)) == 0:
+        size = 1 << len(found)
+        starts = [axis[DST][:: 1 << found.count(letter)] % size for letter, axis in (("n", n), ("k", k))]
+        if all(np.all(start == start[0]) for start in starts) and (starts[0][0] + starts[1][0]) % size == 0:
             break
         found = found[:-1]
     return found

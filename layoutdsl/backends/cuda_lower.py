@@ -1,14 +1,16 @@
 """What the cuda and the host backend launch: a plan's programs as calls of kernels.
 
-A call goes over one grid of codes (axes.py), for all experts at once. Kernels are shared by ranks, layers and shapes;
-numbers, tables and addresses make a call of them. An address is named in the arguments, and found by cuda_run.py:
+A program's codes are a grid (axes.py). What lies in tiles of it is moved, filled or looked through by warps (tiles.py,
+cuda_tiles.py), the rest pair by pair (cuda_grids.py); a call does either for all experts at once. Kernels say nothing
+of sizes: ranks, layers and shapes share them, numbers and addresses make calls of them. Addresses are named in a call's
+arguments and found by cuda_run.py:
 
-    status                             where a refusal is marked
-    to, lost                           the output, and its count of values that became 0
-    addresses                          the table of the sources' addresses: a row per source, of one per expert
-    n_columns, k_columns, actions      the grid's tables
-    n_sources, k_sources               the source addresses of the entries, gathered where an axis is
-    keys                               what a reduction found
+    status, lost                    where a refusal is marked; how many values of each expert became 0
+    to, from, beside                the output, the source and the operand
+    addresses                       the table of the sources' addresses: a row per source, of one per expert
+    n_columns, k_columns, actions   the grid's tables
+    n_sources, k_sources            the source addresses of the entries, gathered where an axis is
+    keys                            what a reduction found
 """
 
 from __future__ import annotations
@@ -20,24 +22,9 @@ from functools import cache
 
 import numpy as np
 
-from layoutdsl.backends import cuda_tiles
-from layoutdsl.backends.axes import (
-    DATA,
-    DST,
-    KEPT,
-    KIND,
-    PART,
-    SRC,
-    Grid,
-    aligned,
-    digits,
-    listed,
-    paired,
-    written,
-)
+from layoutdsl.backends import axes, cuda_grids, cuda_tiles
+from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Grid
 from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
-from layoutdsl.backends.cuda_grids import THREADS, Form, named_text, parameters
-from layoutdsl.backends.moves import shares
 from layoutdsl.backends.tiles import Tiles, row, source_order, tiled
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan, Program
@@ -49,8 +36,14 @@ LANES = 5
 PIECES = 1 << 30
 """Most pieces of one expert in a call."""
 
+ALIGNED = 16
+"""Bytes of the widest load and store: tensors of their own are at multiples of these."""
+
 Source = tuple[str, int]
 """(input, first byte)"""
+
+IN_WORDS = ("copy", "fold_sign", *ZERO_POINTS)
+"""Recodes of whole words, wherever their codes come from."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,8 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One launch of `blocks` blocks. `arguments`: numbers, and names of addresses; `sources`: the rows of their table."""
+    """One launch of `blocks` blocks, for all experts. `arguments`: numbers, and names of addresses; `sources`: the rows
+    of their table, or the tensors of a tile; `grid`: what is gone through pair by pair."""
 
     kernel: Kernel
     blocks: int
@@ -93,11 +87,11 @@ def lowered(plan: Plan, index: int, alignment: int) -> Lowered:
     program = plan.programs[index]
     if program.recode.name == "shape":
         return Lowered()
-    parts = [_Lowering(plan, part, alignment) for part in (program, *_fill(plan, program))]
+    main, *fill = (_Lowering(plan, part, alignment) for part in (program, *_fill(plan, program)))
     return Lowered(
-        tuple(call for part in parts for call in part.checks()),
-        tuple(call for part in reversed(parts) for call in part.writes()),
-        tuple(parts[0].looks("compare")) if parts[0].shares else (),
+        tuple(call for part in (main, *fill) for call in part.checks()),
+        tuple(call for part in (*fill, main) for call in part.writes()),
+        tuple(main.looks("compare")) if main.shares else (),
     )
 
 
@@ -117,36 +111,60 @@ def checks(plan: Plan) -> tuple[Call, ...]:
 
 def _checked(plan: Plan, check: Check) -> Iterator[Call]:
     info = plan.input[check.tensor]
+    experts = (plan.experts[2] or 1) if info.experts else 1
     numbers = {"expected": 0, "first": 0, "other_row": 1, **dict(zip(("expected", "first"), check.expect))}
-    sources = ((check.tensor, 0), *([(check.other, 0)] if check.other else []))
-    form = Form(check.kind, "copy", info.code, info.code)
-    for grid in listed(check.moves):
+    sources = tuple((name, 0) for name in (check.tensor, check.other) if name)
+    form = cuda_grids.Form(check.kind, "copy", info.code, info.code)
+    for grid in axes.listed(check.moves):
         n = grid.n.copy()
         n[PART] = 0
-        call = Call(kernel(form), 0, (), (plan.experts[2] or 1) if info.experts else 1, sources=sources)
-        yield from _looking(form, call, replace(grid, n=n), numbers)
+        yield _looking(form, Call(grid_kernel(form), 0, (), experts, sources=sources), replace(grid, n=n), numbers)
 
 
 def _fill(plan: Plan, program: Program) -> Iterator[Program]:
     """Pads that repeat a source's value, as a program of their own."""
-    if program.fill is None:
-        return
-    fill, code = program.fill, plan.output[program.output].code
-    recode = Recode("offset", fill.code, code, fill.plus)
-    yield Program(program.output, fill.sources, recode, fill.moves)
+    if program.fill is not None:
+        fill, code = program.fill, plan.output[program.output].code
+        yield Program(program.output, fill.sources, Recode("offset", fill.code, code, fill.plus), fill.moves)
 
 
 class _Lowering:
+    """One program into tensors whose addresses are multiples of `alignment`."""
+
     def __init__(self, plan: Plan, program: Program, alignment: int):
         self.plan, self.program, self.info = plan, program, plan.output[program.output]
         self.recode, self.operand = program.recode, next(iter(program.operands), None)
+        self.bits = code_named(self.info.code).bits
         self.copies = (plan.experts[2] or 1) if self.info.experts and not self.info.shared else 1
-        self.shares = shares(program)
-        self.expert = self.info.codes * code_named(self.info.code).bits // 8
-        self.alignment = math.gcd(alignment, self.expert) if self.copies > 1 else alignment
-        self.reduction = next((one for one in plan.reductions if one.name == program.reduction), None)
-        over = self.reduction.output if self.reduction else program.output
-        self.scale = next(one.recode for one in plan.programs if one.output == over)
+        self.shares = axes.shares(program.moves)
+        self.step = self.info.codes * self.bits // 8  # from one expert's output to the next one's, in bytes
+        self.alignment = math.gcd(alignment, self.step) if self.copies > 1 else alignment
+        self.numbers = self._numbers()
+
+    def _numbers(self) -> dict[str, int]:
+        """What kernels need to know of the program."""
+        a, b = code_named(self.recode.source), code_named(self.recode.target)
+        bias = a.bias or (b.bias if self.recode.name == "fp8_nibbles" else 0)
+        found = {
+            "to_step": self.step,
+            "power": self.recode.power,
+            "plus": self.operand.plus if self.operand else bias,
+            "beside_row": len(self.program.sources),
+            "slot_step": 0,
+        }
+        reduction = next((one for one in self.plan.reductions if one.name == self.program.reduction), None)
+        if reduction is None:
+            return found
+        scale = next(one.recode for one in self.plan.programs if one.output == reduction.output)
+        return {
+            **found,
+            "slot_step": int(reduction.scope == "expert"),
+            "scales_row": len(self.program.sources) + len(self.operand.sources if self.operand else ()),
+            "parts": len(reduction.globals),
+            "reciprocal": int(reduction.reciprocal),
+            "scale_power": scale.power,
+            "within": int(scale.target == "s0e5m3"),
+        }
 
     def writes(self) -> Iterator[Call]:
         for grid in self._grids():
@@ -167,147 +185,149 @@ class _Lowering:
             for n, k in zip(*np.nonzero(grid.actions == DATA)):
                 left = replace(grid, n=grid.n[:, grid.n[KIND] == n], k=grid.k[:, grid.k[KIND] == k])
                 if left.n.size and left.k.size:
-                    yield from self._look("check", left)
+                    yield self._look("check", left)
 
     def looks(self, use: str) -> Iterator[Call]:
         """Calls that look at every element."""
-        for grid in listed(self.program.moves, self.operand):
-            yield from self._look(use, grid)
+        return (self._look(use, grid) for grid in axes.listed(self.program.moves, self.operand))
 
-    def _look(self, use: str, grid: Grid) -> Iterator[Call]:
+    def _look(self, use: str, grid: Grid) -> Call:
         form = self._form(use, "")
-        yield from _looking(form, self._call(form, grid, 0, {}), grid, self._numbers())
+        return _looking(form, self._call(form), grid, self.numbers)
 
     def _grids(self) -> Iterator[Grid]:
-        for grid in written(self.program.moves, self.operand):
-            constant = self.recode.name == "constant"
-            yield replace(grid, actions=np.where(grid.actions == DATA, self.recode.power, grid.actions)) if constant else grid
+        for grid in axes.written(self.program.moves, self.operand):
+            if self.recode.name == "constant":
+                grid = replace(grid, actions=np.where(grid.actions == DATA, self.recode.power, grid.actions))
+            yield grid
 
     def _tiled(self, grid: Grid) -> tuple[list[Tiles], Grid]:
         """Pads are whole words wherever they stand, data where whole words can be recoded."""
-        a, b = code_named(self.recode.source), code_named(self.recode.target)
-        plain = self.recode.name in ("copy", "fold_sign", *ZERO_POINTS) or self.recode == Recode("offset", a.name, b.name)
-        data = a.bits == b.bits and plain and not (grid.gather_n or grid.gather_k)
-        return tiled(grid, code_named(self.info.code).bits, (grid.actions >= 0) | data & (grid.actions == DATA))
+        a, b = self.recode.source, self.recode.target
+        alike = self.recode.name in IN_WORDS or self.recode == Recode("offset", a, b)
+        moves = alike and code_named(a).bits == self.bits and not (grid.gather_n or grid.gather_k)
+        return tiled(grid, self.bits, (grid.actions >= 0) | moves & (grid.actions == DATA))
+
+    # ---- pair by pair
+
+    def _form(self, use: str, unit: str) -> cuda_grids.Form:
+        recode, stepwise = self.recode.name, self.plan.habits.int16 == "stepwise"
+        return cuda_grids.Form(
+            use,
+            "stepwise" if recode == "int16_scale" and stepwise else "copy" if recode == "constant" else recode,
+            self.recode.source,
+            self.recode.target,
+            unit,
+            beside=self.operand.code if self.operand and use != "largest" else "",
+            counts=use == "write" and self.program.output in dict(self.plan.losses),
+        )
+
+    def _call(self, form: cuda_grids.Form) -> Call:
+        reductions = (one for one in self.plan.reductions if one.name == self.program.reduction)
+        sources = [
+            *((name, 0) for name in self.program.sources),
+            *((name, 0) for name in (self.operand.sources if self.operand else ())),
+            *((name, at * 4) for one in reductions for name, at in one.globals),
+        ]
+        output, reduction = self.program.output, self.program.reduction
+        return Call(grid_kernel(form), 0, (), self.copies, output, reduction, tuple(sources))
 
     def _pieces(self, grid: Grid) -> Iterator[Call]:
-        """The calls that write a grid piece by piece."""
-        bits = code_named(self.info.code).bits
-        most = (min(4, self.alignment) * 8 // bits).bit_length() - 1
-        unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, most))
-        if bits == 4 and not unit:
-            grid = paired(grid)
-            unit = aligned(grid.n, grid.k, digits(grid.n, grid.k, 1))
-        form = self._form("write", unit)
+        """The calls that write a grid, a piece per thread."""
+        most = (min(4, self.alignment) * 8 // self.bits).bit_length() - 1
+        unit = axes.aligned(grid.n, grid.k, axes.digits(grid.n, grid.k, most))
+        if self.bits == 4 and not unit:
+            grid = axes.paired(grid)
+            unit = axes.aligned(grid.n, grid.k, axes.digits(grid.n, grid.k, 1))
         for part in _rectangles(grid, unit.count("n"), unit.count("k")):
-            order = digits(part.n, part.k, len(unit) + LANES)[len(unit) :]
+            order = axes.digits(part.n, part.k, len(unit) + LANES)
+            kinds = part.actions[np.ix_(np.unique(part.n[KIND]), np.unique(part.k[KIND]))]
+            form = replace(self._form("write", unit), mixed=bool(np.any(kinds != DATA)))
             numbers = {
-                "kinds": part.actions.shape[1], "bits": len(order),
-                "mask": sum(1 << at for at, letter in enumerate(order) if letter == "n"),
-                "k_first": int(_step(part.k[DST], unit + order, "k") < _step(part.n[DST], unit + order, "n")),
-            }  # fmt: skip
-            pieces = part.n.shape[1] * part.k.shape[1] >> len(unit)
-            yield self._call(form, part, pieces, numbers)
+                **self.numbers,
+                "kinds": part.actions.shape[1],
+                "bits": len(order) - len(unit),
+                "mask": sum(1 << at for at, letter in enumerate(order[len(unit) :]) if letter == "n"),
+                "k_first": int(_step(part.k[DST], order.count("k")) < _step(part.n[DST], order.count("n"))),
+            }
+            yield _placed(form, self._call(form), part, part.n.shape[1] * part.k.shape[1] >> len(unit), numbers)
+
+    # ---- in tiles
 
     def _tiles(self, use: str, tiles: Tiles) -> Call:
-        to, from_ = (self._rows(tiles, side) for side in ("target", "source"))
-        order = tuple(sorted(tiles.digits, key=lambda digit: digit.target))
-        moves = use == "move"
-        operand = self.operand if moves else None
+        to, to_numbers = self._rows(tiles, "to", [digit.target for digit in (*tiles.digits, *tiles.steps)])
+        from_, from_numbers = self._rows(tiles, "from", [digit.source for digit in (*tiles.digits, *tiles.steps)])
+        operand = self.operand if use == "move" else None
+        beside = [digit.beside for digit in sorted(tiles.digits, key=lambda digit: digit.target)]
         form = cuda_tiles.Form(
-            use, self.info.code if use == "fill" else self.recode.source, len(tiles.digits),
-            cuda_tiles.Rows(0) if use == "check" else to[0], cuda_tiles.Rows(0) if use == "fill" else from_[0],
-            source_order(tiles.digits) if moves else (),
-            self.recode.name if moves and self.recode.name in ("fold_sign", *ZERO_POINTS) else "copy",
-            operand.code if operand else "", tuple(at for at, digit in enumerate(order) if digit.beside and operand),
-        )  # fmt: skip
+            use,
+            self.info.code if use == "fill" else self.recode.source,
+            len(tiles.digits),
+            target=cuda_tiles.Rows(0) if use == "check" else to,
+            source=cuda_tiles.Rows(0) if use == "fill" else from_,
+            order=source_order(tiles.digits) if use == "move" else (),
+            recode=self.recode.name if use == "move" and self.recode.name in IN_WORDS else "copy",
+            beside=operand.code if operand else "",
+            apart=tuple(at for at, step in enumerate(beside) if step and operand),
+        )
         count = tiles.counts[0] * tiles.counts[1]
         blocks = -(-count // cuda_tiles.WARPS)
-        numbers = {**self._numbers(), "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
-        numbers |= {f"to_{which}": step for which, step in to[1].items()}
-        numbers |= {f"from_{which}": step for which, step in from_[1].items()}
-        numbers |= {f"beside_{which}": getattr(tiles, which).beside for which in ("first", "fast", "slow")}
-        numbers |= {f"beside_digit{at}": digit.beside for at, digit in enumerate(order)}
-        bits = code_named(self.info.code).bits
-        numbers["value"] = sum(tiles.action << at for at in range(0, 32, bits)) if use == "fill" else 0
+        numbers = {
+            **self.numbers, **to_numbers, **from_numbers,
+            **{f"beside_digit{at}": step for at, step in enumerate(beside)},
+            **{f"beside_{which}": digit.beside for which, digit in zip(_STEPS, tiles.steps)},
+            "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0],
+            "value": sum(tiles.action << at for at in range(0, 32, self.bits)) if use == "fill" else 0,
+        }  # fmt: skip
         names = [self.program.sources[tiles.part]] if use != "fill" else []
         names += [operand.sources[tiles.part]] if operand else []
         arguments = tuple(numbers.get(name, name) for name in cuda_tiles.parameters(form))
         sources = tuple((name, 0) for name in names)
-        return Call(tile_kernel(form), blocks * self.copies, arguments, self.copies, self.program.output, sources=sources)
+        kernel = tile_kernel(form)
+        return Call(kernel, blocks * self.copies, arguments, self.copies, self.program.output, sources=sources)
 
-    def _rows(self, tiles: Tiles, side: str) -> tuple[cuda_tiles.Rows, dict[str, int]]:
-        """How one side's digits lie in memory, and its steps in bytes."""
-        bits = code_named(self.info.code).bits
-        steps = sorted(getattr(digit, side) for digit in tiles.digits)
-        near = row(steps)
-        found = {which: getattr(getattr(tiles, which), side) * bits // 8 for which in ("first", "fast", "slow")}
+    def _rows(self, tiles: Tiles, name: str, codes: list[int]) -> tuple[cuda_tiles.Rows, dict[str, int]]:
+        """How one side's digits lie in memory, and its steps in bytes; `codes`: the digits' steps, and _STEPS."""
+        digits, steps = sorted(codes[: len(tiles.digits)]), codes[len(tiles.digits) :]
+        near = row(digits)
+        found = {f"{name}_{which}": step * self.bits // 8 for which, step in zip(_STEPS, steps)}
         groups: list[int] = []
-        for at in range(near, len(steps)):
-            if groups and steps[at] == 2 * steps[at - 1]:
+        for at in range(near, len(digits)):
+            if groups and digits[at] == 2 * digits[at - 1]:
                 groups[-1] += 1
             else:
-                found[f"row{len(groups)}"] = steps[at] * bits // 8
+                found[f"{name}_row{len(groups)}"] = digits[at] * self.bits // 8
                 groups.append(1)
-        width = math.gcd(self.alignment, (bits << near) // 8, *found.values())
+        width = math.gcd(self.alignment, (self.bits << near) // 8, *found.values())
         return cuda_tiles.Rows(near, tuple(groups), width), found
 
-    def _form(self, use: str, unit: str) -> Form:
-        recode, stepwise = self.recode.name, self.plan.habits.int16 == "stepwise"
-        counts = use == "write" and self.program.output in dict(self.plan.losses)
-        return Form(
-            use,
-            "stepwise" if recode == "int16_scale" and stepwise else "copy" if recode == "constant" else recode,
-            self.recode.source, self.recode.target, unit,
-            self.operand.code if self.operand and use != "largest" else "", counts,
-        )  # fmt: skip
 
-    def _call(self, form: Form, grid: Grid, pieces: int, numbers: Mapping[str, int]) -> Call:
-        scales = self.reduction.globals if self.reduction else ()
-        sources = [
-            *((name, 0) for name in self.program.sources),
-            *((name, 0) for name in (self.operand.sources if self.operand else ())),
-            *((name, at * 4) for name, at in scales),
-        ]
-        made = Call(kernel(form), 0, (), self.copies, self.program.output, self.program.reduction, tuple(sources))
-        return _placed(form, made, grid, pieces, {**self._numbers(), **numbers})
-
-    def _numbers(self) -> dict[str, int]:
-        """What the program's recode needs to know."""
-        a, b = code_named(self.recode.source), code_named(self.recode.target)
-        beside = len(self.program.sources)
-        scales = self.reduction.globals if self.reduction else ()
-        return {
-            "power": self.recode.power, "to_step": self.expert, "beside_row": beside,
-            "plus": self.operand.plus if self.operand else a.bias or (b.bias if self.recode.name == "fp8_nibbles" else 0),
-            "slot_step": int(self.reduction is not None and self.reduction.scope == "expert"),
-            "scales_row": beside + len(self.operand.sources if self.operand else ()), "parts": len(scales),
-            "reciprocal": int(self.reduction is not None and self.reduction.reciprocal),
-            "scale_power": self.scale.power, "within": int(self.scale.target == "s0e5m3"),
-        }  # fmt: skip
+_STEPS = ("first", "fast", "slow")
+"""Of tiles: where the first is, and the steps to others."""
 
 
-def _looking(form: Form, call: Call, grid: Grid, numbers: Mapping[str, int]) -> Iterator[Call]:
-    k_first = int(_step(np.unique(grid.k[SRC]), "", "k") < _step(np.unique(grid.n[SRC]), "", "n"))
-    yield _placed(form, call, grid, grid.n.shape[1] * grid.k.shape[1], {**numbers, "k_first": k_first})
+def _looking(form: cuda_grids.Form, call: Call, grid: Grid, numbers: Mapping[str, int]) -> Call:
+    """A call that goes through every pair, along the axis first whose sources are nearer to each other."""
+    n, k = (_step(np.unique(axis[SRC]), 0) for axis in (grid.n, grid.k))
+    return _placed(form, call, grid, grid.n.shape[1] * grid.k.shape[1], {**numbers, "k_first": int(k < n)})
 
 
-def _placed(form: Form, call: Call, grid: Grid, pieces: int, numbers: Mapping[str, int]) -> Call:
+def _placed(form: cuda_grids.Form, call: Call, grid: Grid, pieces: int, numbers: Mapping[str, int]) -> Call:
     """The call with its grid: blocks, and the numbers that say where its entries are."""
-    blocks = -(-pieces // THREADS)
+    blocks = -(-pieces // cuda_grids.THREADS)
+    n, k = grid.n.shape[1], grid.k.shape[1]
     known = {
-        **numbers, "experts": call.experts, "blocks_per_expert": blocks,
-        "n_count": grid.n.shape[1], "k_count": grid.k.shape[1],
-        "n_per_expert": grid.n.shape[1] if grid.gather_n else 0, "k_per_expert": grid.k.shape[1] if grid.gather_k else 0,
+        **numbers, "experts": call.experts, "blocks_per_expert": blocks, "n_count": n, "k_count": k,
+        "n_per_expert": n if grid.gather_n else 0, "k_per_expert": k if grid.gather_k else 0,
     }  # fmt: skip
-    arguments = tuple(known.get(name, name) for name in parameters(form))
+    arguments = tuple(known.get(name, name) for name in cuda_grids.parameters(form))
     return replace(call, blocks=blocks * call.experts, arguments=arguments, grid=grid)
 
 
-def _step(values: np.ndarray, taken: str, letter: str) -> float:
-    """How far the next digit of an axis goes."""
-    at = 1 << taken.count(letter)
-    return float(abs(values[at] - values[0])) if len(values) > at else np.inf
+def _step(values: np.ndarray, taken: int) -> float:
+    """How far the next digit of an axis goes, after so many."""
+    at = 1 << taken
+    return float(abs(values[at] - values[0])) if len(values) > at else math.inf
 
 
 def _rectangles(grid: Grid, n_bits: int, k_bits: int) -> Iterator[Grid]:
@@ -325,9 +345,9 @@ def _rectangles(grid: Grid, n_bits: int, k_bits: int) -> Iterator[Grid]:
 
 
 @cache
-def kernel(form: Form) -> Kernel:
-    name, text = named_text(form)
-    return Kernel(name, text, THREADS, 0)
+def grid_kernel(form: cuda_grids.Form) -> Kernel:
+    name, text = cuda_grids.named_text(form)
+    return Kernel(name, text, cuda_grids.THREADS, 0)
 
 
 @cache

@@ -5,8 +5,8 @@
     write      every program writes, and marks what it refuses
 
 All of it is enqueued: nothing is read back but one status, at the end of `verify` and of `write`. Where that is marked,
-the torch backend says what is refused, and where. While a CUDA stream is captured the status cannot be read: then a
-refused value is written like any other, and whoever runs the graph reads the status that `enqueue` gives.
+the torch backend says what is refused, and where. While a CUDA stream is captured nothing can be read: then a value
+that is refused is written like any other, and whoever replays the graph reads the status that `enqueue` gives.
 """
 
 from __future__ import annotations
@@ -20,21 +20,18 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends import torch as torch_backend
-from layoutdsl.backends.axes import DATA, KIND, PART, SRC, Grid
-from layoutdsl.backends.cuda_lower import Call, Kernel, checks, lowered, reductions
+from layoutdsl.backends.axes import DATA, KIND, SRC, Grid
+from layoutdsl.backends.boxes import writes
+from layoutdsl.backends.cuda_lower import ALIGNED, Call, Kernel, Lowered, checks, lowered, reductions
 from layoutdsl.backends.cuda_numbers import NUMBERS, numbers_kernel
-from layoutdsl.backends.moves import writes
-from layoutdsl.backends.places import ANY
+from layoutdsl.backends.cuda_orders import Orders
 from layoutdsl.backends.torch_recodes import STORED
 from layoutdsl.codes import code_named
 from layoutdsl.errors import LayoutError
-from layoutdsl.plan import Check, Lookup, Lost, Plan, Program, TensorInfo
+from layoutdsl.plan import Check, Lost, Plan, Program, TensorInfo
 
 CLEAN = -1
 """The status as long as nothing is refused; also what reductions begin with."""
-
-ALIGNED = 16
-"""Bytes of the widest load and store."""
 
 
 class Launcher(Protocol):
@@ -60,6 +57,21 @@ def run(
 
 def amend(launcher: Launcher, plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
     torch_backend.carry_into(partial(Conversion, launcher), plan, tensors, out)
+
+
+def enqueue(
+    launcher: Launcher, plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, Conversion]:
+    """All that writes a plan's outputs into `out`, for a CUDA graph to capture: nothing is read back. Gives the status,
+    CLEAN after a replay that refused nothing, and the conversion, whose memory the graph uses.
+
+    `out` shares no memory with the inputs and stands on their device.
+    """
+    conversion = Conversion(launcher, plan, buffers.inputs(plan, tensors), buffers.device_of(tensors))
+    conversion.target = buffers.allocate(plan, tensors, out)
+    conversion.prepare()
+    conversion.launch_writes()
+    return conversion.status, conversion
 
 
 def scratch(plan: Plan) -> int:
@@ -90,11 +102,10 @@ class Conversion:
         self.status = self._filled("status", CLEAN, 1, torch.int64)
         self.keys = {one.name: self._filled(one.name, CLEAN, self.count, torch.int64) for one in plan.reductions}
         self.zeros = {name: self._filled(f"zeros of {name}", 0, self.count, torch.int32) for name, _ in plan.losses}
-        self.orders: dict[tuple[str, int], torch.Tensor] = {}
+        self.orders = Orders(plan, self.given, self.status)
         self.gathered: dict[tuple[Grid, str], torch.Tensor] = {}
-        self.rows: dict[Call, int] = {}
-
-    # the stages -------------------------------------------------------------------------------------------------------
+        self.programs: list[tuple[Program, Lowered]] = []
+        self.addresses, self.rows = self.status, dict[Call, int]()
 
     def prepare(self) -> None:
         for name, flats in self.given.items():
@@ -107,13 +118,15 @@ class Conversion:
             for index, program in enumerate(self.plan.programs)
         ]
         looks = (*checks(self.plan), *reductions(self.plan))
-        calls = (*looks, *(call for _, found in self.programs for call in (*found.checks, *found.writes, *found.compares)))
+        calls = [*looks]
+        for _, found in self.programs:
+            calls += (*found.checks, *found.writes, *found.compares)
         self.addresses = self._addresses(calls)
         for call in calls:
             self._gather(call)
         for source, output in self.plan.passed:
             if self.plan.output[output].role == "k_perm":
-                self._k_perm(source, self.plan.output[output])
+                self.orders.k_perm(source, self.plan.output[output])
         for check in self.plan.checks:
             if check.kind == "shape":
                 self._check_shape(check)
@@ -138,36 +151,28 @@ class Conversion:
                 buffers.flat(self.target[program.output]).zero_()
 
     def write(self) -> None:
+        self.launch_writes()
+        self.settle()
+
+    def launch_writes(self) -> None:
         for zeros in self.zeros.values():
             zeros.zero_()
         for program, found in self.programs:
             target = self.target[program.output]
             if program.recode.name == "shape":
-                self._write_shape(program, target)
+                _write_shape(program, target)
             for call in (*found.writes, *found.compares):
                 self._launch(call, target)
         for source, output in self.plan.passed:
             info = self.plan.output[output]
+            passed = self.orders.k_perm(source, info) if info.role == "k_perm" else self.given[source]
             views = buffers.experts_of(info, self.target[output], self.count if info.experts else 1)
-            for expert, view in enumerate(views):
-                view.copy_(self._k_perm(source, info)[expert] if info.role == "k_perm" else self.given[source][expert])
-        self.settle()
-
-    def lost(self) -> list[Lost]:
-        found: list[Lost] = []
-        for program, calls in self.programs:
-            if program.output in self.counted:
-                of = sum(_data(call.grid) for call in calls.writes if call.grid is not None)
-                for expert, count in enumerate(self.zeros[program.output].tolist()):
-                    if count:
-                        found.append(Lost(program.output, self.plan.source_experts[expert], count, of))
-        return found
+            for view, flat in zip(views, passed):
+                view.copy_(flat)
 
     def settle(self) -> None:
         """Raise what is refused, unless a stream is being captured."""
-        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return
-        if int(self.status) == CLEAN:
+        if _captures(self.device) or int(self.status) == CLEAN:
             return
         converter = torch_backend.Converter(self.plan, self.given, self.device)
         converter.target = self.target
@@ -175,25 +180,33 @@ class Conversion:
         converter.verify()
         raise AssertionError("kernels refuse what the torch backend does not")
 
-    # launches ---------------------------------------------------------------------------------------------------------
+    def lost(self) -> list[Lost]:
+        found: list[Lost] = []
+        for program, calls in self.programs:
+            if program.output not in self.counted:
+                continue
+            of = sum(_data(call.grid) for call in calls.writes if call.grid is not None)
+            for expert, count in enumerate(self.zeros[program.output].tolist()):
+                if count:
+                    found.append(Lost(program.output, self.plan.source_experts[expert], count, of))
+        return found
+
+    # ---- launches
 
     def _launch(self, call: Call, target: torch.Tensor | None = None) -> None:
-        names = {"status": self.status.data_ptr(), "addresses": self.addresses.data_ptr() + self.rows[call] * 8}
+        names = {"status": self.status.data_ptr()}
         if target is not None:
             names["to"] = target.data_ptr()
         if call.output in self.zeros:
             names["lost"] = self.zeros[call.output].data_ptr()
         if call.reduction:
             names["keys"] = self.keys[call.reduction].data_ptr()
-        if call.grid is not None:
-            names |= self._tables(call.grid)
-        else:
-            names |= self._sources(call)
+        names |= self._sources(call) if call.grid is None else self._tables(call, call.grid)
         arguments = [names[one] if isinstance(one, str) else one for one in call.arguments]
         self.launcher.launch(call.kernel, call.blocks, arguments)
 
-    def _tables(self, grid: Grid) -> dict[str, int]:
-        names: dict[str, int] = {}
+    def _tables(self, call: Call, grid: Grid) -> dict[str, int]:
+        names = {"addresses": self.addresses.data_ptr() + self.rows[call] * 8}
         for name, table in zip(("n_columns", "k_columns", "actions"), tables(grid, self.device)):
             self.launcher.reads(name, table)
             names[name] = table.data_ptr()
@@ -206,33 +219,26 @@ class Conversion:
     def _sources(self, call: Call) -> dict[str, int]:
         """Where the experts' tensors are: at equal steps, or as a row of the table."""
         names: dict[str, int] = {}
-        for row, (word, (name, _)) in enumerate(zip(("from", "beside"), call.sources)):
-            found = [self.given[name][e if len(self.given[name]) > 1 else 0].data_ptr() for e in range(call.experts)]
-            steps = {b - a for a, b in zip(found, found[1:])} or {0}
-            if len(steps) == 1 and min(steps) >= 0:
-                names |= {word: found[0], f"{word}_step": steps.pop()}
-            else:
-                table = self.addresses.data_ptr() + (self.rows[call] + row * call.experts) * 8
-                names |= {word: table, f"{word}_step": -1}
+        for row, word in zip(range(len(call.sources)), ("from", "beside")):
+            found = self._places(call, row)
+            step = _step(found)
+            table = self.addresses.data_ptr() + (self.rows.get(call, 0) + row * call.experts) * 8
+            names |= {word: table, f"{word}_step": -1} if step is None else {word: found[0], f"{word}_step": step}
         return names
 
-    def _alignment(self, program: Program) -> int:
-        """Bytes that all tensors of a program are aligned to."""
-        sources = [flat.data_ptr() for name in program.sources if name for flat in self.given[name]]
-        return int(np.gcd.reduce([ALIGNED, self.target[program.output].data_ptr(), *sources]))
-
     def _addresses(self, calls: Iterable[Call]) -> torch.Tensor:
-        """The table of addresses: for each call its sources, for each source the experts. It is written by a kernel,
-        from its arguments, since a copy from the host could not be captured."""
+        """The table of addresses: for each call its sources, for each source the experts. A kernel writes it from its
+        arguments, since a copy from the host could not be captured."""
         values: list[int] = []
         known: dict[tuple[object, int], int] = {}
         for call in calls:
+            rows = [self._places(call, row) for row in range(len(call.sources))]
+            if call.grid is None and all(_step(row) is not None for row in rows):
+                continue
             key = call.sources, call.experts
             if key not in known:
                 known[key] = len(values)
-                for name, first in call.sources:
-                    flats = self.given[name] if name else []
-                    values += [flats[e if len(flats) > 1 else 0].data_ptr() + first if flats else 0 for e in range(call.experts)]
+                values += [address for row in rows for address in row]
             self.rows[call] = known[key]
         values += [0] * (-len(values) % NUMBERS)
         table = torch.empty(len(values), dtype=torch.int64, device=self.device)
@@ -241,64 +247,44 @@ class Conversion:
             self.launcher.launch(numbers_kernel(), 1, [table.data_ptr() + at * 8, *values[at : at + NUMBERS]])
         return table
 
+    def _places(self, call: Call, row: int) -> list[int]:
+        """The addresses of a source, for each expert of the call; zeros where a part has none."""
+        name, first = call.sources[row]
+        flats = self.given[name] if name else []
+        return [flats[e if len(flats) > 1 else 0].data_ptr() + first if flats else 0 for e in range(call.experts)]
+
+    def _alignment(self, program: Program) -> int:
+        """Bytes that all tensors of a program are aligned to."""
+        names = (*program.sources, *(program.fill.sources if program.fill else ()))
+        sources = [flat.data_ptr() for name in names if name for flat in self.given[name]]
+        return int(np.gcd.reduce([ALIGNED, self.target[program.output].data_ptr(), *sources]))
+
     def _filled(self, name: str, value: int, size: int, dtype: torch.dtype) -> torch.Tensor:
         made = torch.full((size,), value, dtype=dtype, device=self.device)
         self.launcher.writes(name, made)
         return made
 
-    # what torch does --------------------------------------------------------------------------------------------------
-
-    def _mark(self, bad: torch.Tensor) -> None:
-        self.status.masked_fill_(bad, 0)
-
     def _gather(self, call: Call) -> None:
-        """Source addresses of the entries along the axes that an order gathers, [experts, entries]."""
-        grid = call.grid
-        if grid is None:
+        if call.grid is None:
             return
-        for axis, lookup, table in zip(("n", "k"), (grid.gather_n, grid.gather_k), tables(grid, self.device)):
-            if lookup is None:
-                continue
-            coordinates = self._order(lookup.tensor, lookup.group)[:, table[SRC]].expand(call.experts, -1)
-            views = lookup.views if axis == "n" else lookup.views[:1]
-            made = torch.zeros_like(coordinates)
-            for part, (offset, step, base) in enumerate(views):
-                found = _addresses_of(lookup, coordinates * step + offset) + base
-                made = torch.where(table[PART] == part, found, made) if len(views) > 1 else found
-            self.gathered[grid, axis] = made.contiguous()
-            self.launcher.reads(f"{axis}, gathered", self.gathered[grid, axis])
-
-    def _order(self, tensor: str, group: int) -> torch.Tensor:
-        """The coordinates of k sorted by group, stably, [experts, k]; marked where a group does not have its number of
-        elements, unless that does not count (ANY)."""
-        if (tensor, group) not in self.orders:
-            flats = torch.stack([flat.view(torch.int32) for flat in self.given[tensor]])
-            groups, order = (flats.to(torch.int64) & 0xFFFFFFFF).sort(dim=1, stable=True)
-            if group != ANY:
-                position = torch.arange(groups.shape[1], device=self.device)
-                self._mark((groups != (position // group if group else torch.zeros_like(position))).any())
-            self.orders[tensor, group] = order
-        return self.orders[tensor, group]
-
-    def _k_perm(self, source: str, info: TensorInfo) -> list[torch.Tensor]:
-        """The rank's slice of the sorted order, as indices into the whole input; bytes per expert."""
-        matrix = info.name.split(".")[0]
-        moves = (move for one in self.plan.programs if one.output.startswith(matrix + ".") for move in one.moves)
-        group = next((move.gather_k.group for move in moves if move.gather_k is not None), ANY)
-        start = next(e.start for e in self.plan.extents if e.matrix == matrix and e.role == "k")
-        order = self._order(source, group)[:, start : start + info.codes].to(torch.int32)
-        return [buffers.flat(row) for row in order]
+        n, k, _ = tables(call.grid, self.device)
+        for axis, lookup, entries in (("n", call.grid.gather_n, n), ("k", call.grid.gather_k, k)):
+            if lookup is not None:
+                views = len(lookup.views) if axis == "n" else 1
+                self.gathered[call.grid, axis] = self.orders.gathered(lookup, views, entries, call.experts)
+                self.launcher.reads(f"{axis}, gathered", self.gathered[call.grid, axis])
 
     def _check_shape(self, check: Check) -> None:
         for flat in self.given[check.tensor]:
             numbers = flat.view(STORED[flat.numel() * 8 // self.plan.input[check.tensor].codes])
             for at, expect in enumerate(check.expect):
-                self._mark(numbers[at] != expect)
+                self.status.masked_fill_(numbers[at] != expect, 0)
 
-    def _write_shape(self, program: Program, target: torch.Tensor) -> None:
-        rows = target.reshape(-1, len(program.values))
-        for at, value in enumerate(program.values):
-            rows[:, at] = value
+
+def _write_shape(program: Program, target: torch.Tensor) -> None:
+    rows = target.reshape(-1, len(program.values))
+    for at, value in enumerate(program.values):
+        rows[:, at] = value
 
 
 def _aligned(info: TensorInfo, flat: torch.Tensor) -> torch.Tensor:
@@ -306,10 +292,20 @@ def _aligned(info: TensorInfo, flat: torch.Tensor) -> torch.Tensor:
     return flat.clone() if flat.data_ptr() % max(code_named(info.code).bits // 8, 1) else flat
 
 
+def _captures(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _step(addresses: Sequence[int]) -> int | None:
+    """How far apart these are, where that is the same for all, and not backwards."""
+    steps = {b - a for a, b in zip(addresses, addresses[1:])} or {0}
+    return steps.pop() if len(steps) == 1 and min(steps) >= 0 else None
+
+
 @cache
-def tables(grid: Grid, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A grid's axes and its actions on a device: as long as the process lives, since graphs may hold their addresses."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+def tables(grid: Grid, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """A grid's axes and its actions on a device, for as long as the process lives: graphs may hold their addresses."""
+    if _captures(device):
         raise LayoutError(
             "this plan has not run on this device yet, and its tables cannot be copied while a stream is captured",
             code="LP310",
@@ -317,13 +313,6 @@ def tables(grid: Grid, device: torch.device) -> tuple[torch.Tensor, torch.Tensor
             help="run it once before the capture",
         )
     return tuple(torch.from_numpy(np.ascontiguousarray(one)).to(device) for one in (grid.n, grid.k, grid.actions))
-
-
-def _addresses_of(lookup: Lookup, x: torch.Tensor) -> torch.Tensor:
-    found = torch.zeros_like(x)
-    for weight, extent, stride in lookup.digits:
-        found += (x // weight % extent if extent else x // weight) * stride
-    return found
 
 
 def _data(grid: Grid) -> int:

@@ -139,51 +139,51 @@ def _body(form: Form) -> Iterator[str]:
 
 
 def _filled(form: Form) -> Iterator[str]:
-    width = form.target.width
+    kind = _TYPES[form.target.width]
     yield "const u32 word = static_cast<u32>(value);"
-    words = _PACKED[max(width // 4, 1)].format(*["word"] * 4)
-    yield from _units(form, form.target)
-    yield f"    target.store<{_TYPES[width]}>({_in_memory(form, form.target, 'to')}, {words});"
-    yield "}"
+    words = _PACKED[max(form.target.width // 4, 1)].format(*["word"] * 4)
+    yield from _each(form, form.target, f"target.store<{kind}>({_in_memory(form, form.target, 'to')}, {words});")
 
 
 def _checked(form: Form) -> Iterator[str]:
-    width = form.source.width
-    yield from _units(form, form.source)
-    yield f"    const {_TYPES[width]} found = source.load<{_TYPES[width]}>({_in_memory(form, form.source, 'from')});"
-    for field in _FIELDS[max(width // 4, 1)]:
-        yield f"    {_looked_at(form, field.format('found'))}"
-    yield "}"
+    kind, width = _TYPES[form.source.width], form.source.width
+    load = f"const {kind} found = source.load<{kind}>({_in_memory(form, form.source, 'from')});"
+    yield from _each(
+        form, form.source, load, *(_looked_at(form, field.format("found")) for field in _FIELDS[max(width // 4, 1)])
+    )
 
 
 def _moved(form: Form) -> Iterator[str]:
-    warp = form.warp
+    """What a lane moves is under way all at once: it waits in registers."""
+    warp, (source, target) = form.warp, (_TYPES[form.source.width], _TYPES[form.target.width])
     yield f"const Shared in = shared_memory() + warp() * {2 * form.size}, out = in + {form.size};"
     yield ""
-    yield from _rows(form, form.source, warp.source, "source")
+    yield f"{source} held[{_turns(form, form.source)}];"
+    yield from _each(form, form.source, f"held[turn] = source.load<{source}>({_in_memory(form, form.source, 'from')});")
+    yield from _each(form, form.source, f"in.store<{source}>({_swizzled('byte', warp.source)}, held[turn]);")
     yield "sync_warp();"
     yield ""
     yield from _blocks(form, warp)
     yield "sync_warp();"
     yield ""
-    yield from _rows(form, form.target, warp.target, "target")
+    load = f"const {target} made = out.load<{target}>({_swizzled('byte', warp.target)});"
+    yield from _each(form, form.target, load, f"target.store<{target}>({_in_memory(form, form.target, 'to')}, made);")
 
 
-def _units(form: Form, rows: Rows) -> Iterator[str]:
-    """A loop over what a lane moves of the tile's rows."""
-    yield f"for (u32 unit = l; unit < {form.size // rows.width}; unit += 32) {{  // rows of {(form.bits << rows.near) // 8} bytes"
-    yield f"    const u32 byte = unit * {rows.width};"
+def _turns(form: Form, rows: Rows) -> int:
+    """How often a lane moves a piece of the tile's rows."""
+    return max(form.size // rows.width // 32, 1)
 
 
-def _rows(form: Form, rows: Rows, side: Side, memory: str) -> Iterator[str]:
-    """Rows of memory to or from their image."""
-    kind = _TYPES[rows.width]
-    yield from _units(form, rows)
-    image = _swizzled("byte", side)
-    if memory == "source":
-        yield f"    in.store<{kind}>({image}, source.load<{kind}>({_in_memory(form, rows, 'from')}));"
-    else:
-        yield f"    target.store<{kind}>({_in_memory(form, rows, 'to')}, out.load<{kind}>({image}));"
+def _each(form: Form, rows: Rows, *lines: str) -> Iterator[str]:
+    """Lines for each piece that a lane moves."""
+    within, near = form.size // rows.width < 32, (form.bits << rows.near) // 8
+    yield f"for (u32 turn = 0; turn < {_turns(form, rows)}; ++turn) {{  // rows of {near} bytes"
+    yield f"    const u32 byte = (turn * 32 + l) * {rows.width};"
+    if within:
+        yield f"    if (byte >= {form.size}) break;"
+    for line in lines:
+        yield f"    {line}"
     yield "}"
 
 

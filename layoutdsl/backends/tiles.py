@@ -53,9 +53,9 @@ class Digit:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles that lie alike: `counts` along an axis that goes faster and one that goes slower, whose steps are `fast` and
-    `slow`. `first`: the addresses of the first, as a digit's. action: DATA, or the code that pads; then the source's
-    addresses say nothing."""
+    """Tiles that lie alike: `counts` along an axis that goes faster and one that goes slower, whose steps are `fast`
+    and `slow`. `first`: the addresses of the first, as a digit's. action: DATA, or the code that pads; then the
+    source's addresses say nothing."""
 
     action: int
     digits: tuple[Digit, ...]
@@ -64,6 +64,10 @@ class Tiles:
     first: Digit
     fast: Digit
     slow: Digit
+
+    @property
+    def steps(self) -> tuple[Digit, Digit, Digit]:
+        return self.first, self.fast, self.slow
 
 
 @dataclass(frozen=True)
@@ -145,15 +149,15 @@ def _most(grid: Grid, actions: np.ndarray, done: set[tuple[int, int]]) -> tuple[
 
 
 def _cut(n: Axis, k: Axis, kinds: tuple[int, int], bits: int) -> tuple[_Side, _Side] | tuple[None, None]:
-    """The cheapest way to cut the entries of a kind into tiles, if any is cheaper than to go through them pair by pair."""
+    """The cheapest way to cut entries of a kind into tiles, if any is cheaper than to go through them pair by pair."""
     whole = int(np.sum(n[KIND] == kinds[0])) * int(np.sum(k[KIND] == kinds[1])) * bits // 8
     best, chosen = whole * LEFT + CALL, (None, None)
     if whole < WORTH:
         return chosen
     sides = [list(_sides(axis, kind, bits)) for axis, kind in zip((n, k), kinds)]
     for a, b in product(*sides):
-        covered = a.covers * b.covers * bits // 8
-        if not SMALLEST <= (bits << len(a.digits + b.digits)) // 8 <= LARGEST or covered + (whole - covered) * LEFT >= best:
+        covered, size = a.covers * b.covers * bits // 8, (bits << len(a.digits + b.digits)) // 8
+        if not SMALLEST <= size <= LARGEST or covered + (whole - covered) * LEFT >= best:
             continue
         moved = covered * _price(a.digits + b.digits, bits) + (whole - covered) * LEFT
         if moved < best and len(a.stretches) <= MOST_STRETCHES and len(b.stretches) <= MOST_STRETCHES:

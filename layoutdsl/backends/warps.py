@@ -1,17 +1,17 @@
 """How the lanes of a warp take a tile of 32-bit words from one order to another, through shared memory.
 
-The tile stands in shared memory twice, as the source has it and as the target wants it. A lane takes blocks of words out
-of the first, exchanges codes among them in registers, and puts them into the second. Digits of a tile are named by their
-place in the target; with 4-bit codes 0, 1, 2 are the place in a word and all others number the words. For GPTQ to Marlin
-(tiles.py) the source's order is 2 5 6 7 8 9 1 3 4 0:
+The tile stands in shared memory twice, as the source has it and as the target wants it. A lane takes blocks of words
+out of the first, exchanges codes among them in registers, and puts them into the second. Digits of a tile are named by
+their place in the target; with 4-bit codes 0, 1, 2 are the place in a word and all others number the words. For GPTQ to
+Marlin (tiles.py) the source's order is 2 5 6 7 8 9 1 3 4 0:
 
-    in a source word      2 5 6         exchanged with 0 and 1, which number source words:
+    in a source word      2 5 6         5 and 6 are exchanged with 0 and 1, which number source words:
     in a target word      0 1 2         so a block has four words, and 5 and 6 number the target's
     lanes                 7 8 3 4 9     of what numbers words on both sides
 
-An access of a warp has no bank conflicts where its lanes differ in all digits of a word's bank. Digits that number banks
-0 to 3 are in the block, which is then loaded by 8 or 16 bytes, or among the lanes; three more lanes' digits get the rest
-of the bank, from where they stand or by a swizzle: the digit is added to a bank's digit.
+An access of a warp has no bank conflicts where its lanes differ in all digits of a word's bank. The two digits that
+number banks 0 to 3 are in the block, which is then moved by 8 or 16 bytes, or among the lanes; three more lanes get the
+rest of the bank, from where they stand or by a swizzle: their digit is added to a bank's digit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_BLOCK = 4
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two images. places: of each digit that numbers words, its bytes in the image, swizzle included.
+    """One of the two images. places: what each digit that numbers words adds, as bytes, to a word's place there.
     swizzles: (from, to), a digit of a word's number that is added to another. vector: digits of the words that a lane
     moves at once."""
 
@@ -42,8 +42,9 @@ class Side:
 @dataclass(frozen=True)
 class Warp:
     """word: how many digits are the place in a word. block: the digits that number a lane's words as they come, the
-    vector's first; exchanged: ("word", q, p): digit q of the block and digit p of the word change places, ("code", p, r)
-    two digits of the word do. after: what numbers the words then. turns: digits that a lane goes through."""
+    vector's first; exchanged: ("word", q, p) where digit q of the block and digit p of the word change places,
+    ("code", p, r) where two digits of the word do. after: what numbers the words then. turns: digits that a lane goes
+    through."""
 
     word: int
     block: tuple[int, ...]
@@ -57,42 +58,37 @@ class Warp:
 
 @lru_cache(maxsize=1024)
 def arranged(source: tuple[int, ...], word: int) -> Warp | None:
-    """The way of a warp through a tile whose source's digits, from the smallest step on, are the target's `source`; None
-    where there is none."""
-    inside, apart = set(source[:word]), set(source[word:]) - set(range(word))
-    incoming, outgoing = set(range(word)) - inside, inside - set(range(word))
-    near = source[word : word + QUAD], tuple(range(word, word + QUAD))
+    """The way of a warp through a tile whose source has the target's digits in the order `source`, from the smallest
+    step on; None where there is none: too few digits for the lanes, or too many in a block."""
+    target = tuple(range(len(source)))
+    inside, numbers = set(source[:word]), set(source[word:]) - set(target[:word])
+    incoming, outgoing = set(target[:word]) - inside, inside - set(target[:word])
+    quads = source[word : word + QUAD], target[word : word + QUAD]
+    # A quad's upper half is in a block only with its lower one: so a lane moves it as a whole.
     extra: set[int] = set()
-    while True:  # a quad's upper half is in a block only with its lower one: then lanes move 16 bytes
-        lacking = {
-            low for (low, high), block in zip(near, (incoming | extra, outgoing | extra)) if high in block and low not in block
-        }
-        if not lacking:
-            break
+    while lacking := {
+        low for (low, high), own in zip(quads, (incoming, outgoing)) if high in own | extra and low not in own | extra
+    }:
         extra |= lacking
-    lanes = _lanes(near, (incoming | extra, outgoing | extra), sorted(apart - extra))
-    if lanes is None or len(incoming | extra) > MOST_BLOCK:
+    free = sorted(numbers - extra)
+    lanes = _lanes(quads, (incoming | extra, outgoing | extra), free)
+    if len(lanes) < LANES or len(incoming | extra) > MOST_BLOCK:
         return None
-    block = (*(d for d in near[0] if d in incoming | extra), *sorted((incoming | extra) - set(near[0])))
+    first = [digit for digit in quads[0] if digit in incoming | extra]
+    block = (*first, *sorted((incoming | extra) - {*first}))
     exchanged, after = _exchanges(list(source[:word]), list(block))
-    sides = [
-        _side(order, word, lanes, sum(digit in numbers for digit in quad))
-        for order, quad, numbers in ((source, near[0], block), (tuple(range(len(source))), near[1], after))
-    ]
-    turns = tuple(sorted(apart - extra - set(lanes)))
-    return Warp(word, block, exchanged, after, lanes, turns, *sides)
+    sides = (
+        _side(order, word, lanes, sum(digit in moved for digit in quad))
+        for order, quad, moved in zip((source, target), quads, (block, after))
+    )
+    return Warp(word, block, exchanged, after, lanes, tuple(d for d in free if d not in lanes), *sides)
 
 
-def _lanes(
-    near: Sequence[tuple[int, ...]], blocks: Sequence[set[int]], free: list[int]
-) -> tuple[int, ...] | None:
-    """Five digits: those of the quads that no block has first, as 8-byte accesses look at four lanes' digits alone."""
-    wide = [len(set(quad) & block) for quad, block in zip(near, blocks)]
-    needed = [digit for quad, block, width in sorted(zip(near, blocks, wide), key=lambda one: -one[2])
-              for digit in quad if digit not in block]  # fmt: skip
-    found = list(dict.fromkeys(needed))
-    found += [digit for digit in free if digit not in found]
-    return tuple(found[:LANES]) if len(found) >= LANES and set(found) <= set(free) else None
+def _lanes(quads: Sequence[tuple[int, ...]], blocks: Sequence[set[int]], free: Sequence[int]) -> tuple[int, ...]:
+    """Five digits, those of the quads that no block has first; of a quad that is half in a block before all, as 8-byte
+    accesses look at four lanes alone."""
+    left = sorted(([digit for digit in quad if digit not in block] for quad, block in zip(quads, blocks)), key=len)
+    return tuple(dict.fromkeys([digit for digits in left for digit in digits] + [*free]))[:LANES]
 
 
 def _exchanges(inside: list[int], numbers: list[int]) -> tuple[tuple[tuple[str, int, int], ...], tuple[int, ...]]:
