@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ def main() -> int:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(MODULES)}")
     if args.quick and args.write:
         parser.error("figures of --quick mean nothing and are not written")
+    # Threads of a copy that has ended would wait for the next in a loop: in the way of others, and counted as work.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     missed = False
     for name in args.modules or MODULES:
         module = import_module(f"benchmarks.{name}")

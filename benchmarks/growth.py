@@ -1,6 +1,6 @@
 """Whether the cost per byte grows: from 64 MiB of weights to 1 GiB, and from one expert to 512 of equal bytes in all.
 
-GPTQ int4 to Marlin by the cpu backend, each over a copy of what it reads; the experts come stacked.
+GPTQ int4 to Marlin by the cpu backend on two threads, each over a copy of what it reads; the experts come stacked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Whole modules and layers, each over a copy of all that it reads: experts whose inner size has to be padded, in one
 call; and attention with such experts, with scales, zero points and recodes.
 
-The experts of a layer come stacked. 672 is no multiple of what a kernel takes: both its matrices are padded to 704.
+The cpu backend on two threads. The experts of a layer come stacked. 672 is no multiple of what a
+kernel takes: both its matrices are padded to 704.
 """
 
 from __future__ import annotations

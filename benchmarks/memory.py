@@ -1,6 +1,7 @@
 """Memory that repacking GPTQ int4 weights takes beside inputs and outputs: what the peak of a process grows by.
 
-Each in a process of its own, after a small run of the same kind: what imports, kernels and threads take once is there.
+Two threads, each way in a process of its own, after a small run of the same kind: what imports, kernels and
+threads take once is there.
 """
 
 from __future__ import annotations

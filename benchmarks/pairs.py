@@ -1,7 +1,7 @@
 """Every shipped pair of checkpoint and kernel, with zero points and in act-order too, over a copy of what it reads.
 
-A linear layer of a 70B model, weights with all that stands beside them, made by the cpu backend. A checkpoint that
-stores its weights row by row, outputs outermost, has to be transposed on the way.
+A linear layer of a 70B model, weights with all that stands beside them, made by the cpu backend on two threads. A
+checkpoint that stores its weights row by row, outputs outermost, has to be transposed on the way.
 """
 
 from __future__ import annotations

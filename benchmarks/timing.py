@@ -28,9 +28,6 @@ from layoutdsl.plan import Plan
 THREADS = 2
 ROUNDS: Mapping[Scale, int] = {"full": 7, "quick": 1}
 
-PAUSE = 0.005
-"""Seconds before each turn: threads of the one before wait for more work in a loop, and would be in the way."""
-
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -105,7 +102,6 @@ def against_copy(scale: Scale, copy: Callable[[], object], **works: Callable[[],
 
 def _seconds(work: Callable[[], object]) -> tuple[float, float]:
     """On the clock, and of all processors together."""
-    time.sleep(PAUSE)
     start, busy = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - start, time.process_time() - busy
