@@ -187,9 +187,10 @@ def tiles(box: Box, most: int) -> Iterator[Box]:
         spans = [count * max(abs(loop[3]), abs(loop[4])) * (count > 1) for count, loop in zip(counts, box.loops)]
         widest = spans.index(max(spans))
         counts[widest] = (counts[widest] + 1) // 2
-    for firsts in product(*(range(0, loop[1], count) for loop, count in zip(box.loops, counts))):
+    cut = [at for at, loop in enumerate(box.loops) if counts[at] < loop[1]]
+    for firsts in product(*(range(0, box.loops[at][1], counts[at]) for at in cut)):
         tile = box
-        for at, first in enumerate(firsts):
+        for at, first in zip(cut, firsts):
             tile = tile.cut(at, first, counts[at])
         yield tile
 

@@ -80,8 +80,9 @@ class Beside:
         return decode(code_named(self.operand.code), codes) if self.operand.role == "global_scale" else codes
 
     def _along(self, axis: int, box: Box) -> torch.Tensor:
-        where = box.along(axis, 2, box.at[axis])
-        return self.last[axis].of(where, lambda: self.tables[axis][where.index(HOST)].to(self.device))
+        grid = box.along(axis, 2, 0)
+        index = self.last[axis].of(grid, lambda: grid.index(HOST))
+        return self.tables[axis][box.at[axis] :][index].to(self.device)
 
 
 def _column(first: int, run: Run, column: int) -> Addresses:

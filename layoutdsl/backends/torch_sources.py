@@ -10,7 +10,7 @@ from layoutdsl.backends import buffers
 from layoutdsl.backends.boxes import Box, Last, boxes, first
 from layoutdsl.backends.places import ANY, order_refused
 from layoutdsl.backends.torch_codes import Codes
-from layoutdsl.backends.torch_recodes import non_finite
+from layoutdsl.backends.torch_recodes import all_finite
 from layoutdsl.backends.torch_scratch import piece
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Lookup, Move, Plan, TensorInfo
@@ -58,8 +58,7 @@ class Sources:
             return recode.name in TOTAL
         if (name, expert) not in self.clean:
             codes = self.codes(name, expert).wide.split(piece(self.device))
-            bad = (non_finite(code_named(recode.source), part) for part in codes)
-            self.clean[name, expert] = not any(part is not None and bool(part.any()) for part in bad)
+            self.clean[name, expert] = all(all_finite(code_named(recode.source), part) for part in codes)
         return self.clean[name, expert]
 
     def orders(self, move: Move, expert: int) -> None:

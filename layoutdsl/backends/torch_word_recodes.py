@@ -30,7 +30,7 @@ def recoded(launch: Launch, program: Program, sources: Sources, experts: Sequenc
     a, b = code_named(recode.source), code_named(recode.target)
     if a.bits != b.bits:
         return None
-    if recode.name == "copy" or (recode.name == "offset" and recode.power == 0):
+    if recode.name == "copy":
         return launch, _copied
     if recode.name in NIBBLES and not program.operands:
         around = a.bias or (b.bias if recode.name == "fp8_nibbles" else 0)
@@ -91,14 +91,14 @@ class _Signs:
         self.last, self.grids = Last(), Last()
 
     def __call__(self, words: Words, part: Box, expert: int) -> None:
-        n, k = self.last.of(part, lambda: self._addresses(words, part))
-        scale = self.scales[expert].take(n, k)
+        scale = self.scales[expert].wide.take(self.last.of(part, lambda: self._addresses(words, part)))
         negative = (scale > 0x80).bitwise_and_(scale != 0xFF).to(words.buffer.dtype)
         words.buffer.bitwise_xor_(negative.mul_(words.mask(lambda at: True, code=8)))
 
-    def _addresses(self, words: Words, part: Box) -> list[torch.Tensor]:
+    def _addresses(self, words: Words, part: Box) -> torch.Tensor:
         grids = self.grids.of(part.loops, lambda: [_coordinates(words, axis, part) for axis in (0, 1)])
-        return [table.to(words.device)[at:].take(grid) for table, at, grid in zip(self.tables, part.at, grids)]
+        n, k = (table.to(words.device)[at:].take(grid) for table, at, grid in zip(self.tables, part.at, grids))
+        return n.add_(k)
 
 
 def _coordinates(words: Words, axis: int, part: Box) -> torch.Tensor:
