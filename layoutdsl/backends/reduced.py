@@ -16,16 +16,12 @@ import torch
 from layoutdsl import recodes
 from layoutdsl.backends import buffers
 from layoutdsl.backends.pieces import Pieces, inputs
-from layoutdsl.backends.places import ratios
-from layoutdsl.backends.torch_recodes import decode
-from layoutdsl.backends.torch_sources import Sources, data
-from layoutdsl.codes import code_named
+from layoutdsl.backends.torch_reductions import Reductions
+from layoutdsl.backends.torch_sources import Sources
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import piece_of
 from layoutdsl.partial import Step, partial
 from layoutdsl.plan import Plan, Reduction
-
-FLOAT32 = code_named("float32")
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,13 @@ class Spanning:
 
     def look(self, slots: Sequence[int], there: Pieces) -> Tops:
         """The tops of all experts that have been seen, with these."""
-        some = partial(self.plan, [self.step], self._experts(slots))
-        return {**self.tops, **dict(zip(slots, tops(some, self.reduction, inputs(some, there))))}
+        some, name = partial(self.plan, [self.step], self._experts(slots)), self.reduction.name
+        given = inputs(some, there)
+        sources = Sources(some, buffers.inputs(some, given), buffers.device_of(given))
+        found = Reductions(sources, len(slots), some.habits.int16 == "stepwise")
+        found.find(self.reduction)
+        folded = [any(found.ratios.get((name, at), ())) for at in range(len(slots))]
+        return {**self.tops, **{slot: Top(found.tops[name, at], folded[at]) for at, slot in enumerate(slots)}}
 
     def check(self, slots: Sequence[int], seen: Tops) -> None:
         """LayoutError where what has been written for other experts would be another with these tops."""
@@ -99,24 +100,3 @@ class Spanning:
             return largest
         recode = next(program.recode for program in self.plan.programs if program.output == self.reduction.output)
         return recodes.nvfp4_shift(largest, recode.target, recode.power, top.folded)
-
-
-def tops(plan: Plan, reduction: Reduction, tensors: buffers.Given) -> list[Top]:
-    """The top of each expert of a plan. LayoutError where the ratio of two global scales is no power of two."""
-    program = next(program for program in plan.programs if program.output == reduction.output)
-    code = code_named(program.recode.source)
-    signs = reduction.kind == "largest" and plan.habits.int16 == "stepwise"
-    sources = Sources(plan, buffers.inputs(plan, tensors), buffers.device_of(tensors))
-    found: list[Top] = []
-    for expert in range(plan.experts[2] or 1):
-        beside = [float(decode(FLOAT32, sources.codes(name, expert)[at])) for name, at in reduction.globals]
-        powers = ratios(plan, reduction, beside, expert)
-        values: list[float] = []
-        for move, box, name in data(program.sources, program.moves):
-            scales = decode(code, sources.box(move, box, name, expert))
-            scales = scales[~scales.isnan()]  # refused, with its place, when it is recoded
-            if scales.numel():
-                power = powers[box.part] if powers else 0
-                values.append(float((scales if signs else scales.abs()).amax()) * 2.0**power)
-        found.append(Top(max(values, default=0.0), any(powers)))
-    return found

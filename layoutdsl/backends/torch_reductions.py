@@ -16,12 +16,13 @@ from layoutdsl.plan import Program, Reduction
 
 
 class Reductions:
-    """What the reductions of one run have found, each for every expert."""
+    """What the reductions of one run have found, each for every expert. `tops`: the largest scale of each alone."""
 
     def __init__(self, sources: Sources, count: int, stepwise: bool):
         self.sources, self.count, self.stepwise = sources, count, stepwise
         self.factors: dict[tuple[str, int], tuple[float, int]] = {}
         self.ratios: dict[tuple[str, int], list[int]] = {}
+        self.tops: dict[tuple[str, int], float] = {}
 
     def factor(self, program: Program, part: int, expert: int) -> tuple[float, int]:
         """The factor and the shift of a recode of one part."""
@@ -37,24 +38,27 @@ class Reductions:
     def find(self, reduction: Reduction) -> None:
         plan = self.sources.plan
         program = next(program for program in plan.programs if program.output == reduction.output)
+        experts = range(self.count)
         if reduction.kind == "largest":
-            experts = range(self.count)
-            found = [top for expert in experts for _, top in self._tops(program, expert, signs=self.stepwise)]
-            self.factors.update({(reduction.name, expert): (max(found, default=0.0), 0) for expert in experts})
+            for expert in experts:
+                found = (top for _, top in self._tops(program, expert, signs=self.stepwise))
+                self.tops[reduction.name, expert] = max(found, default=0.0)
+            largest = max(self.tops[reduction.name, expert] for expert in experts)
+            self.factors.update({(reduction.name, expert): (largest, 0) for expert in experts})
             return
-        tops: list[float] = []
-        for expert in range(self.count):
+        for expert in experts:
             values = [
                 float(decode(code_named("float32"), self.sources.codes(name, expert).wide[at]))
                 for name, at in reduction.globals
             ]
             powers = self.ratios[reduction.name, expert] = ratios(plan, reduction, values, expert)
             self.factors[reduction.name, expert] = (1 / values[0] if reduction.reciprocal else values[0], 0)
-            found = [top * 2.0 ** powers[part] for part, top in self._tops(program, expert, signs=False)]
-            tops.append(max(found, default=0.0))
-        for expert in range(self.count):
+            found = (top * 2.0 ** powers[part] for part, top in self._tops(program, expert, signs=False))
+            self.tops[reduction.name, expert] = max(found, default=0.0)
+        for expert in experts:
             folded = any(self.ratios[reduction.name, expert])
-            top = max(tops) if reduction.scope == "tensor" else tops[expert]
+            seen = experts if reduction.scope == "tensor" else [expert]
+            top = max(self.tops[reduction.name, one] for one in seen)
             shift = recodes.nvfp4_shift(top, program.recode.target, program.recode.power, folded)
             self.factors[reduction.name, expert] = (self.factors[reduction.name, expert][0], shift)
 
