@@ -13,29 +13,8 @@ import numpy as np
 
 from layoutdsl.backends.cpu_forms import Form, Job
 from layoutdsl.backends.cpu_turns import (
-    ACROSS,
-    BY,
-    COLUMNS,
-    COLUMNS_BESIDE,
-    COLUMNS_BY,
-    COLUMNS_OF,
-    COLUMNS_ORDER,
-    COLUMNS_TO,
-    END,
-    HEIGHT,
-    OF,
-    ROWS,
-    ROWS_BESIDE,
-    ROWS_BY,
-    ROWS_OF,
-    ROWS_ORDER,
-    ROWS_TO,
-    TILES,
-    TO,
-    VALUE,
-    WIDE,
-    WIDTH,
-    WITH,
+    ACROSS, BY, COLUMNS, COLUMNS_BESIDE, COLUMNS_BY, COLUMNS_OF, COLUMNS_ORDER, COLUMNS_TO, END, HEIGHT, OF, PANEL,
+    PANEL_OF, PANEL_TO, ROWS, ROWS_BESIDE, ROWS_BY, ROWS_OF, ROWS_ORDER, ROWS_TO, SCRATCH, TILES, TO, VALUE, WIDE, WIDTH, WITH,
 )  # fmt: skip
 
 
@@ -114,5 +93,9 @@ def _call(layout: Layout, made: Sequence[Made]) -> Call:
         for column, order in zip((ROWS_ORDER, COLUMNS_ORDER, ROWS_BESIDE, COLUMNS_BESIDE), job.orders):
             row[column] = layout.at(("order", order)) if order is not None else 0
         row[VALUE] = job.value
+        if job.panel is not None:
+            panel = job.panel
+            row[[PANEL, PANEL_TO, PANEL_OF]] = len(panel.to), panel.to.ctypes.data, panel.of.ctypes.data
+            row[SCRATCH] = job.scratch
     outputs, copies, jobs = zip(*made)
     return Call(jobs[0].form, jobs, outputs, copies, table, any(job.serial for job in jobs))

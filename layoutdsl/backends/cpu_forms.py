@@ -42,13 +42,16 @@ class Spread:
 @dataclass(frozen=True)
 class Moving:
     """Blocks of vectors whose codes change places. down: the axis of the rows (0 is n). recode: copy, fp8_nibbles,
-    plain_nibbles or fold_sign, around 8 where there is no operand. refuses: the code of which some are no numbers."""
+    plain_nibbles or fold_sign, around 8 where there is no operand. refuses: the code of which some are no numbers.
+    looks_up: whether n is found through an order. sorts: what first sorts a panel, which the blocks are taken from."""
 
     network: Network
     down: int
     recode: str = "copy"
     refuses: str = ""
     operand: Spread | None = None
+    looks_up: bool = False
+    sorts: Network | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ class Table:
 class Job:
     """A grid of blocks of one part. Which axis the rows are does not count here. source, operand: of which inputs.
     recode: what its codes become; value: what fills, or is added to a zero point. height, width: of a tile. orders: of
-    the source's rows and columns, and of the operand's, with the bits of a code there. lines: it writes whole lines of the cache, where its tensor begins with one."""
+    the source's rows and columns, and of the operand's, with the bits of a code there, or 0 where codes are counted.
+    panel: where its vectors are sorted to, and where from; scratch: its bytes. lines: it writes whole lines of the cache, where its tensor begins with one."""
 
     form: Form
     rows: Table
@@ -120,6 +124,8 @@ class Job:
     height: int = 1
     width: int = 1
     orders: tuple[tuple[Lookup, int, int] | None, ...] = (None,) * 4
+    panel: Table | None = None
+    scratch: int = 0
     lines: bool = False
     apart: bool = False
     """Whether its bytes are also other jobs'."""

@@ -11,36 +11,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from layoutdsl.backends import cpu_blocks
 from layoutdsl.backends.cpu_axes import Carved, carve, combined, moving, size, writers
 from layoutdsl.backends.cpu_beside import Second, Unknown
-from layoutdsl.backends.cpu_forms import Filling, Form, Job, Largest, Moving, Order, Single, Spread, Table
-from layoutdsl.backends.cpu_network import Block, Digit, Loop, blocks, taken
+from layoutdsl.backends.cpu_blocks import AWAY, Choice, Making, Orders
+from layoutdsl.backends.cpu_forms import Filling, Job, Largest, Single, Table
+from layoutdsl.backends.cpu_network import Digit, Loop, taken
 from layoutdsl.backends.cpu_tables import (
-    NOTHING,
-    affine,
-    by_target,
-    in_bytes,
-    in_units,
-    looked_up,
-    nearest,
-    on_lines,
-    parities_differ,
-    within,
-    word_of,
+    NOTHING, by_target, in_bytes, in_units, looked_up, nearest, parities_differ, within, word_of,
 )  # fmt: skip
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Run
-from layoutdsl.plan import Move, Operand, Plan, Program, TensorInfo
+from layoutdsl.plan import Move, Operand, Plan, Program
 from layoutdsl.recodes import Recode
 
 SMALL = 1 << 15
 """Codes, of all experts, that are not worth a kernel of vectors."""
-
-TOGETHER, TILE = 512, 1 << 16
-"""Bytes that rows write together, where they lie together; bytes of a tile."""
-
-MOVED = ("copy", "fp8_nibbles", "plain_nibbles", "fold_sign")
-"""Recodes of vectors."""
 
 TOTAL = ("fp8_nibbles", "plain_nibbles", "fold_sign", "constant", "ramp", "shape", "largest")
 """Recodes that refuse no code."""
@@ -48,15 +34,9 @@ TOTAL = ("fp8_nibbles", "plain_nibbles", "fold_sign", "constant", "ramp", "shape
 WORDS = (256, 64, 8)
 """Bits that are filled at once."""
 
-SQUARE, ELEMENTS = 64, 1 << 13
-"""Columns of a tile of elements where rows of the source become columns; elements of a tile."""
-
-Orders = tuple["Order | None", "Order | None"]
-"""What n and k are looked up in."""
-
-Make = Callable[[Sequence[Carved], Sequence[Carved]], "Job | None"]
-Choice = tuple[Sequence[Digit], Make]
-"""Digits to split off runs, and what makes a job of all runs that have them; None where it cannot."""
+SQUARE, ELEMENTS, FILLED = 64, 1 << 13, 1 << 16
+"""Columns of a tile of elements where rows of the source become columns; elements of a tile; bytes of one that is
+filled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +92,6 @@ def _carved(runs: Iterable[Run], digits: Sequence[Digit]) -> tuple[list[Carved],
     return found, rests
 
 
-def _parts(move: Move) -> Iterator[tuple[int, list[Run], Orders]]:
-    """The runs along n by part, and what addresses are looked up in."""
-    for part in dict.fromkeys(run.part for run in move.n):
-        n = (move.gather_n, part) if move.gather_n is not None else None
-        k = (move.gather_k, 0) if move.gather_k is not None else None
-        yield part, [moving(run) for run in move.n if run.part == part], (n, k)
-
-
 class _Lowering:
     """The jobs of one program."""
 
@@ -127,13 +99,15 @@ class _Lowering:
         self.plan, self.program = plan, program
         self.info = plan.output[program.output]
         self.bits = code_named(self.info.code).bits
-        self.recode = _named(program.recode)
+        same = code_named(program.recode.source).bits == code_named(program.recode.target).bits
+        unchanged = program.recode.name == "offset" and program.recode.power == 0 and same
+        self.recode = "copy" if unchanged else program.recode.name
         self.copies = plan.experts[2] or 1 if self.info.experts and not self.info.shared else 1
         self.second = Second(plan, program.operands[0]) if program.operands else None
 
     @property
     def refuses(self) -> bool:
-        copies = self.recode == "copy" and not _not_finite(self.program.recode)
+        copies = self.recode == "copy" and not self._making(-1, (None, None)).refuses
         shares = any(_shares(move) for move in self.program.moves)
         return shares or self.program.fill is not None or not (copies or self.recode in TOTAL)
 
@@ -160,70 +134,39 @@ class _Lowering:
             if move.kind == "data":
                 yield from self._all(move, Largest(self.program.recode.source, signs))
 
+    def _parts(self, move: Move) -> Iterator[tuple[Making, list[Run], list[Run]]]:
+        """By part the runs along n and along k, their positions AWAY where they are looked up."""
+        for part in dict.fromkeys(run.part for run in move.n):
+            n = (move.gather_n, part) if move.gather_n is not None else None
+            k = (move.gather_k, 0) if move.gather_k is not None else None
+            ns = [_moving(run, n) for run in move.n if run.part == part]
+            yield self._making(part, (n, k)), ns, [_moving(run, k) for run in move.k]
+
+    def _making(self, part: int, orders: Orders) -> Making:
+        return Making(self.plan, self.program, self.recode, self.second, part, orders)
+
     def _all(self, move: Move, form: Single | Largest) -> Iterator[Job]:
         """All elements of a move one by one, those that share a target too."""
-        ks = _carved(map(moving, move.k), ())[0]
-        for part, ns, orders in _parts(move) if ks else ():
-            job = self._single(form, part, orders, None, _carved(ns, ())[0], ks)
-            assert job is not None
-            yield job
+        for making, ns, ks in self._parts(move):
+            if ns and ks:
+                job = _single(making, form, None, _carved(ns, ())[0], _carved(ks, ())[0])
+                assert job is not None
+                yield job
 
     # data -------------------------------------------------------------------------------------------------------------
 
     def _data(self, move: Move) -> Iterator[Job]:
-        ks = [run for run in map(writers, map(moving, move.k)) if run is not None]
-        for part, found, orders in _parts(move):
-            ns = [run for run in map(writers, found) if run is not None]
-            yield from _grids(ns, ks, lambda n, k, at=(part, orders): self._choices(*at, n, k))
+        for making, *both in self._parts(move):
+            ns, ks = ([run for run in map(writers, runs) if run is not None] for runs in both)
+            yield from _grids(ns, ks, lambda n, k, making=making: self._choices(making, n, k))
 
-    def _choices(self, part: int, orders: Orders, ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
-        loops = _loops(ns, ks)
-        source = code_named(self._source(part).code)
-        moves = self.recode in MOVED and source.bits == self.bits <= 64 and orders == (None, None)
-        if moves and sum(map(size, ns)) * sum(map(size, ks)) * self.copies >= SMALL:
-            for block in blocks(self.bits, loops):
-                yield block.digits, lambda n, k, block=block: self._moving(part, block, n, k)
-        pair = taken(list(loops), 1, "dst") if self.bits == 4 else None
+    def _choices(self, making: Making, ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
+        if sum(map(size, ns)) * sum(map(size, ks)) * self.copies >= SMALL:
+            yield from cpu_blocks.choices(making, ns, ks)
+        pair = taken(_loops(ns, ks), 1, "dst") if self.bits == 4 else None
         if pair is not None:
-            yield (pair,), lambda n, k: self._single(self._form("write"), part, orders, pair, n, k)
-        yield (), lambda n, k: self._single(self._form("write"), part, orders, None, n, k)
-
-    def _moving(self, part: int, block: Block, n: Sequence[Carved], k: Sequence[Carved]) -> Job | None:
-        """Blocks of vectors. The axis along which the source lies closer together is walked first."""
-        network, digits, bits = block.network, block.digits, self.bits
-        axes = [[at for at, digit in enumerate(digits) if digit.axis == axis] for axis in (0, 1)]
-        beside, steps = [NOTHING, NOTHING], [0] * len(digits)
-        for axis, carved in enumerate((n, k)) if self.second is not None else ():
-            beside[axis] = self._addresses(axis, part, carved)
-            own = affine(beside[axis])
-            if own is None:
-                return None
-            for at, step in zip(axes[axis], own):
-                steps[at] = step
-        spread = self.second.spread(steps, network.inside, beside) if self.second is not None else None
-        tables: list[Table] = []
-        for numbers, carved, column in zip(axes, (n, k), beside):
-            found = by_target(carved)[0]
-            written = [at for at in network.written[network.writes :] if at in numbers]
-            to = in_bytes(combined(found.dst, [digits[at].dst for at in written]), bits)
-            of = in_bytes(combined(found.src, [digits[at].src for at in numbers if at >= network.reads]), bits)
-            apart = [steps[at] for at in numbers if spread is not None and spread.leads_away(at, network.inside)]
-            by = combined(column[:, 0], apart)
-            if to is None or of is None:
-                return None
-            tables.append(Table(to, of, by if spread is None or spread.odd else by * spread.bits // 8))
-        within([table.to for table in tables], self.info, bits << network.writes, 8)
-        within([table.of for table in tables], self._source(part), bits << network.reads, 8)
-        if spread is not None and not self._readable_words(spread, part, tables):
-            return None
-        down = 0 if nearest(tables[0].of) > nearest(tables[1].of) else 1
-        refuses = _not_finite(self.program.recode) if self.recode == "copy" else ""
-        height = min(max(TOGETHER // nearest(tables[down].to), 1), len(tables[down].to))
-        width = max(TILE // (height * bits << len(digits) >> 3), 1)
-        job = self._job(Moving(network, down, self.recode, refuses, spread), part, tables, down, 1 << len(digits))
-        return replace(job, height=height, width=width, lines=network.line >= 0 and on_lines(tables))
-
-    # elements ---------------------------------------------------------------------------------------------------------
+            yield (pair,), lambda n, k: _single(making, self._form("write"), pair, n, k)
+        yield (), lambda n, k: _single(making, self._form("write"), None, n, k)
 
     def _form(self, how: str) -> Single:
         return Single(
@@ -235,48 +178,6 @@ class _Lowering:
             stepwise=self.recode == "int16_scale" and self.plan.habits.int16 == "stepwise",
             counts=how == "write" and any(name == self.program.output for name, _ in self.plan.losses),
         )
-
-    def _single(
-        self, form: Single | Largest, part: int, orders: Orders, pair: Digit | None, n: Sequence[Carved],
-        k: Sequence[Carved],
-    ) -> Job | None:  # fmt: skip
-        """One element after the other, or two that are a byte. Along which the target lies closer is walked first."""
-        source = code_named(self._source(part).code).bits
-        second = self.second.bits if self.second is not None else 8
-        others: Orders = self.second.orders[part] if self.second is not None else (None, None)
-        tables: list[Table] = []
-        for axis, carved in enumerate((n, k)):
-            found, _ = by_target(carved)
-            by = self._addresses(axis, part, carved) if self.second is not None else NOTHING
-            of = combined(found.src, [pair.src] if pair is not None and pair.axis == axis else [])
-            to = in_bytes(found.dst[:, None], self.bits) if pair is not None else in_units(found.dst[:, None], self.bits)
-            if to is None:
-                return None
-            of = of if orders[axis] is not None else in_units(of, source)
-            tables.append(Table(to, of, by if others[axis] is not None else in_units(by, second)))
-        unit = 8 if pair is not None else min(self.bits, 8)
-        within([table.to for table in tables], self.info, max(unit, self.bits), unit)
-        self._readable(self._source(part), [table.of for table in tables], orders, source)
-        if self.second is not None:
-            info = self.plan.input[self.second.operand.sources[part]]
-            self._readable(info, [table.by for table in tables], others, second)
-        down = 0 if nearest(tables[0].to) > nearest(tables[1].to) else 1
-        found = [
-            (*both[axis], bits) if both[axis] is not None else None
-            for both, bits in ((orders, source), (others, second))
-            for axis in (down, 1 - down)
-        ]
-        form = replace(form, looks_up=tuple(order is not None for order in found))
-        alone = pair is None and self.bits == 4 and isinstance(form, Single) and form.how == "write"
-        if pair is not None and isinstance(form, Single):
-            form = replace(form, pair="rows" if pair.axis == down else "columns")
-        job = self._job(form, part, tables, down, 1 if pair is None else 2)
-        across = nearest(job.columns.of) > nearest(job.rows.of)
-        width = SQUARE if across else ELEMENTS
-        return replace(
-            job, height=max(ELEMENTS // min(width, len(job.columns.to)), 1), width=width, orders=tuple(found),
-            apart=alone, serial=alone and parities_differ(tables),
-        )  # fmt: skip
 
     # what has no source -----------------------------------------------------------------------------------------------
 
@@ -292,21 +193,16 @@ class _Lowering:
                     yield [digit for digit in digits if digit], lambda n, k, width=width: fill(width, n, k)
 
         def fill(width: int, n: Sequence[Carved], k: Sequence[Carved]) -> Job | None:
-            tables: list[Table] = []
-            for carved in (n, k):
-                to = by_target(carved)[0].dst[:, None]
-                to = in_bytes(to, self.bits) if width > 4 else to
-                if to is None:
-                    return None
-                tables.append(Table(to, NOTHING, NOTHING))
+            columns = [by_target(carved)[0].dst[:, None] for carved in (n, k)]
+            scaled = [in_bytes(column, self.bits) if width > 4 else column for column in columns]
+            tables = [Table(to, NOTHING, NOTHING) for to in scaled if to is not None]
+            if len(tables) < 2:
+                return None
             within([table.to for table in tables], self.info, width, 8 if width > 4 else 4)
-            down = 0 if nearest(tables[0].to) > nearest(tables[1].to) else 1
-            rows, columns = tables[down], tables[1 - down]
-            blocks_in = len(rows.to) * len(columns.to)
-            return Job(
-                Filling(width), rows, columns, blocks_in * (width // self.bits), blocks_in * max(width // 8, 1),
-                recode=recode, value=word_of(code, self.bits), width=max(TILE * 8 // width, 1), apart=width == 4,
-                serial=width == 4 and parities_differ(tables),
+            job = self._making(-1, (None, None)).job(Filling(width), tables, _down(tables), width // self.bits)
+            return replace(
+                job, recode=recode, value=word_of(code, self.bits), width=max(FILLED * 8 // width, 1),
+                apart=width == 4, serial=width == 4 and parities_differ(tables),
             )  # fmt: skip
 
         yield from _grids(ns, ks, choices)
@@ -321,52 +217,72 @@ class _Lowering:
             tables.append(Table(in_units(found.dst[:, None], self.bits), groups[:, None], NOTHING))
         if all(len(table.to) for table in tables):
             within([table.to for table in tables], self.info, self.bits, 8)
-            yield replace(self._job(self._form("value"), -1, tables, 0, 1), width=ELEMENTS)
+            yield replace(self._making(-1, (None, None)).job(self._form("value"), tables, 0, 1), width=ELEMENTS)
 
-    # numbers ----------------------------------------------------------------------------------------------------------
 
-    def _source(self, part: int) -> TensorInfo:
-        return self.plan.input[self.program.sources[part]]
+def _single(
+    making: Making, form: Single | Largest, pair: Digit | None, n: Sequence[Carved], k: Sequence[Carved]
+) -> Job | None:
+    """One element after the other, or two that are a byte. Along which the target lies closer is walked first."""
+    second = making.second.bits if making.second is not None else 8
+    others: Orders = making.second.orders[making.part] if making.second is not None else (None, None)
+    tables: list[Table] = []
+    for axis, carved in enumerate((n, k)):
+        found, _ = by_target(carved)
+        of = combined(found.src, [pair.src] if pair is not None and pair.axis == axis else [])
+        of = of // AWAY if making.orders[axis] is not None else in_units(of, making.source_bits)
+        by = making.addresses(axis, carved) if making.second is not None else NOTHING
+        by = by if others[axis] is not None else in_units(by, second)
+        to = found.dst[:, None]
+        to = in_bytes(to, making.bits) if pair is not None else in_units(to, making.bits)
+        if to is None:
+            return None
+        tables.append(Table(to, of, by))
+    unit = 8 if pair is not None else min(making.bits, 8)
+    within([table.to for table in tables], making.info, max(unit, making.bits), unit)
+    for columns, orders, info, bits in (
+        ([table.of for table in tables], making.orders, making.source, making.source_bits),
+        ([table.by for table in tables], others, making.beside, second),
+    ):
+        if info is not None:
+            read = [
+                column if order is None else in_units(looked_up(making.plan, order, column), bits)
+                for column, order in zip(columns, orders)
+            ]
+            within(read, info, bits, min(bits, 8))
+    down = _down(tables)
+    listed = tuple(
+        (*both[axis], bits if bits >= 8 else 0) if both[axis] is not None else None
+        for both, bits in ((making.orders, making.source_bits), (others, second))
+        for axis in (down, 1 - down)
+    )
+    form = replace(form, looks_up=tuple(order is not None for order in listed))
+    alone = pair is None and making.bits == 4 and isinstance(form, Single) and form.how == "write"
+    if pair is not None and isinstance(form, Single):
+        form = replace(form, pair="rows" if pair.axis == down else "columns")
+    job = making.job(form, tables, down, 1 if pair is None else 2)
+    width = SQUARE if nearest(job.columns.of) > nearest(job.rows.of) else ELEMENTS
+    return replace(
+        job, height=max(ELEMENTS // min(width, len(job.columns.to)), 1), width=width, orders=listed, apart=alone,
+        serial=alone and parities_differ(tables),
+    )  # fmt: skip
 
-    def _addresses(self, axis: int, part: int, carved: Sequence[Carved]) -> np.ndarray:
-        """Those of the operand, in codes, in the order of targets."""
-        assert self.second is not None
-        order = by_target(carved)[1]
-        return np.concatenate([self.second.beside(axis, part, one) for one in carved])[order]
 
-    def _readable_words(self, spread: Spread, part: int, tables: Sequence[Table]) -> bool:
-        """Whether the words that an operand is read in do not go beyond its tensor."""
-        assert self.second is not None
-        info = self.plan.input[self.second.operand.sources[part]]
-        last = sum(int(table.by.max()) for table in tables) * (4 if spread.odd else 8) // 8
-        return last + spread.width // 8 <= info.codes * spread.bits // 8
-
-    def _job(self, form: Form, part: int, tables: Sequence[Table], down: int, codes: int) -> Job:
-        rows, columns = tables[down], tables[1 - down]
-        codes *= len(rows.to) * len(columns.to)
-        return Job(
-            form, rows, columns, codes, max(codes * self.bits // 8, 1), part=part, recode=self.program.recode,
-            value=self.second.operand.plus if self.second is not None else 0,
-            source=self.program.sources[part] if part >= 0 or self.program.sources else "",
-            operand=self.second.operand.sources[part] if self.second is not None else "",
-        )  # fmt: skip
-
-    def _readable(self, info: TensorInfo, columns: Sequence[np.ndarray], orders: Orders, bits: int) -> None:
-        """Raises Unknown where an address is not in its tensor."""
-        found = [
-            column if order is None else looked_up(self.plan, order, column, bits)
-            for column, order in zip(columns, orders)
-        ]
-        within(found, info, bits, min(bits, 8))
+def _down(tables: Sequence[Table]) -> int:
+    """The axis of the rows: along the other one the target lies closer together."""
+    return 0 if nearest(tables[0].to) > nearest(tables[1].to) else 1
 
 
 def _loops(ns: Sequence[Run], ks: Sequence[Run]) -> list[Loop]:
     """Those of the largest runs."""
-    return [
-        (axis, count, dst, src)
-        for axis, runs in enumerate((ns, ks))
-        for count, _, dst, src in max(runs, key=size).loops
-    ]
+    n, k = max(ns, key=size), max(ks, key=size)
+    return [(axis, count, dst, src) for axis, run in ((0, n), (1, k)) for count, _, dst, src in run.loops]
+
+
+def _moving(run: Run, order: object) -> Run:
+    """A run without loops that only count, its positions AWAY where it is looked up."""
+    run, by = moving(run), AWAY if order is not None else 1
+    return replace(run, src=run.src * by, loops=tuple((count, dx, dst, src * by) for count, dx, dst, src in run.loops))
 
 
 def _only_target(run: Run) -> Run:
@@ -381,23 +297,9 @@ def _shares(move: Move) -> bool:
 
 def _filling(program: Program, fill: Operand) -> Program:
     """Pads that repeat a source's value as a program of their own."""
-    target = program.recode.target
     if any(_shares(move) for move in fill.moves):
         raise Unknown
-    recode = Recode("offset", fill.code, target, fill.plus)
+    recode = Recode("offset", fill.code, program.recode.target, fill.plus)
     return replace(
         program, sources=fill.sources, recode=recode, moves=fill.moves, operands=(), fill=None, reduction=""
     )
-
-
-def _named(recode: Recode) -> str:
-    """A recode's name; offsets of 0 are copies."""
-    same = code_named(recode.source).bits == code_named(recode.target).bits
-    return "copy" if recode.name == "offset" and recode.power == 0 and same else recode.name
-
-
-def _not_finite(recode: Recode) -> str:
-    """The source code where some of its codes are NaN or infinite."""
-    code = code_named(recode.source)
-    finite = code.name in ("e2m1", "e8m0z") or code.kind not in ("float", "power")
-    return "" if finite else code.name

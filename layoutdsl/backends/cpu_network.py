@@ -24,7 +24,8 @@ BITS = 256
 REGISTERS = 4
 """A block has at most 2^4 vectors: as many as most processors have registers."""
 
-GRANULES = ((256, 256), (128, 256), (256, 128), (64, 256), (256, 64), (128, 128), (64, 128), (128, 64), (64, 64))
+GRANULES = ((256, 256), (128, 256), (256, 128), (64, 256), (256, 64), (128, 128), (64, 128), (128, 64), (64, 64),
+            (32, 256), (256, 32), (32, 64), (64, 32))  # fmt: skip
 """Bits that lie together at the source and at the target, the best first."""
 
 Loop = tuple[int, int, int, int]
@@ -60,6 +61,10 @@ class Network:
     def inside(self) -> int:
         """How many digits the place in a vector has."""
         return (BITS // self.bits).bit_length() - 1
+
+    @property
+    def vectors(self) -> int:
+        return 1 << len(self.axes) - self.inside
 
     @property
     def written(self) -> list[int]:
@@ -105,7 +110,7 @@ def _block(bits: int, reads: int, writes: int, loops: Sequence[Loop]) -> Block |
         line = taken(rest, 1 << writes, "dst")
         words += [line] if line is not None else []
     while len(digits) + len(words) < inside:
-        more = _any(rest)
+        more = smallest(rest)
         if more is None:
             return None
         words.append(more)
@@ -132,7 +137,7 @@ def taken(rest: list[Loop], step: int, side: str) -> Digit | None:
     return None
 
 
-def _any(rest: list[Loop]) -> Digit | None:
+def smallest(rest: list[Loop]) -> Digit | None:
     """The digit with the smallest target step that is left."""
     left = [loop for loop in rest if loop[1] > 1]
     return taken(rest, min(left, key=lambda loop: loop[2])[2], "dst") if left else None

@@ -20,7 +20,7 @@ from layoutdsl.backends.cpu_elements import REFUSED, TABLES
 from layoutdsl.backends.cpu_forms import Filling, Largest, Single
 from layoutdsl.backends.cpu_inputs import Source, array_of, targets
 from layoutdsl.backends.cpu_prepared import Prepared, copies_of
-from layoutdsl.backends.cpu_tables import addresses, in_units, word_of
+from layoutdsl.backends.cpu_tables import addresses, word_of
 from layoutdsl.backends.cpu_turns import LOOK, MODE, STORE, STREAM, VALUE
 from layoutdsl.backends.places import ANY, ratios
 from layoutdsl.codes import Unrepresentable, code_named
@@ -156,7 +156,8 @@ class Run:
             raise Refused
         self.orders = found
         for lookup, part, bits in looked_up:
-            listed = in_units(addresses((lookup, part), found[lookup.tensor, lookup.group]), bits)
+            listed = addresses((lookup, part), found[lookup.tensor, lookup.group])
+            listed = listed * bits // 8 if bits else listed
             self.kept.append(listed)
             self.things["order", (lookup, part, bits)] = listed.ctypes.data + listed.strides[0] * np.arange(len(listed))
 

@@ -17,6 +17,9 @@ from layoutdsl.plan import Plan
 
 _NUMBERS = {
     "mode": "jobs[job, MODE]",
+    "panels": "jobs[job, PANEL]",
+    "panel_to": "jobs[job, PANEL_TO]",
+    "panel_of": "jobs[job, PANEL_OF]",
     "to": "places[jobs[job, TO] + expert]",
     "of": "places[jobs[job, OF] + expert]",
     "by": "places[jobs[job, BY] + expert]",
@@ -38,13 +41,14 @@ _NUMBERS = {
 
 _MODULES = {
     "math": "inf",
-    "numba": "int64|njit|uint64",
+    "numba": "int64|njit|uint64|uint8",
+    "numpy": "empty",
     "layoutdsl.backends.cpu_memory": r"at|got|put|load(8|16|32|64)|store(8|16|32|64)",
     "layoutdsl.backends.cpu_recodes": "as_float|decoded|encoded|encoded_power|negative|whole",
     "layoutdsl.backends.cpu_turns": "[A-Z][A-Z_]+|tile",
     "layoutdsl.backends.cpu_vectors": (
-        r"exchange\d+|folded|fp8_nibbles|halves|load(64x4|128|256)|plain_nibbles|settle|splat|spread"
-        r"|store(64x4|128|256)|stream256|turned"
+        r"exchange\d+|folded|fp8_nibbles|halves|load(32x8|64x4|128|256)|plain_nibbles|settle|splat|spread"
+        r"|store(32x8|64x4|128|256)|stream256|turned"
     ),
 }
 """The names that kernels use, by module."""
@@ -58,6 +62,11 @@ def kernel(jobs, places, found, first, last):
         expert, top, bottom, left, right = tile(jobs, job, turn)
 '''
 
+_SORTING = _KERNEL.replace(
+    "    job = 0\n",
+    "    job = 0\n    scratch = empty(jobs[:, SCRATCH].max() + 64, uint8)\n    panel = scratch.ctypes.data + 63 & ~63\n",
+)
+
 
 def source(form: Form) -> str:
     """A Python module with the form's kernel."""
@@ -65,8 +74,10 @@ def source(form: Form) -> str:
     names = list(cpu_networks.functions(form)) if isinstance(form, Moving) else []
     used = set(re.findall(r"\w+", "\n".join(body)))
     numbers = [f"{name} = {where}" for name, where in _NUMBERS.items() if name in used]
-    kernel = _KERNEL + "".join(f"{' ' * 8}{line}\n" for line in (*numbers, *body))
+    sorts = isinstance(form, Moving) and form.sorts is not None
+    kernel = (_SORTING if sorts else _KERNEL) + "".join(f"{' ' * 8}{line}\n" for line in (*numbers, *body))
     kernel += "    settle()\n" if isinstance(form, Moving) else ""
+    kernel += "    scratch[0] = 0  # it is kept until here\n" if sorts else ""
     words = set(re.findall(r"\w+", "\n".join([kernel, *names])))
     imports = []
     for module, pattern in _MODULES.items():

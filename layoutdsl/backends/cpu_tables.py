@@ -69,13 +69,12 @@ def within(columns: Sequence[np.ndarray], info: TensorInfo, width: int, unit: in
         raise Unknown
 
 
-def looked_up(plan: Plan, order: Order, positions: np.ndarray, bits: int) -> np.ndarray:
-    """All addresses that positions in an order may stand for. Raises Unknown where one is beyond the order."""
-    lookup, part = order
-    count = plan.input[lookup.tensor].codes
+def looked_up(plan: Plan, order: Order, positions: np.ndarray) -> np.ndarray:
+    """All addresses in codes that positions in an order may stand for. Raises Unknown where one is beyond the order."""
+    count = plan.input[order[0].tensor].codes
     if positions.min() < 0 or positions.max() >= count:
         raise Unknown
-    return in_units(addresses(order, np.arange(count, dtype=np.int64)), bits)
+    return addresses(order, np.arange(count, dtype=np.int64))
 
 
 def addresses(order: Order, coordinates: np.ndarray) -> np.ndarray:

@@ -33,7 +33,10 @@ MODE, VALUE = 21, 22
 LOOK, STORE, STREAM = 0, 1, 2
 """Only look for what is refused; store what is made; store it past the caches."""
 
-WIDE = 23
+PANEL, PANEL_TO, PANEL_OF, SCRATCH = 23, 24, 25, 26
+"""Blocks of a panel that is sorted apart, its tables, and its bytes."""
+
+WIDE = 27
 """Columns of the table of jobs."""
 
 

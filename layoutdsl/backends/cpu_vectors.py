@@ -103,7 +103,7 @@ def _loading(width: int) -> Any:
     return loaded
 
 
-_load256, _load128, _load64 = map(_loading, (256, 128, 64))
+_load256, _load128, _load64, _load32 = map(_loading, (256, 128, 64, 32))
 
 
 @intrinsic
@@ -122,6 +122,12 @@ def load128(_typing: Any, a: Any, b: Any) -> Any:
 def load64x4(_typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """A vector of four pieces."""
     return vector(*[types.int64] * 4), lambda _context, builder, _signature, args: _load64(builder, args)
+
+
+@intrinsic
+def load32x8(_typing: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+    """A vector of eight pieces."""
+    return vector(*[types.int64] * 8), lambda _context, builder, _signature, args: _load32(builder, args)
 
 
 def _storing(width: int, streams: tuple[int, ...] = ()) -> Any:
@@ -145,7 +151,9 @@ def _storing(width: int, streams: tuple[int, ...] = ()) -> Any:
     return generate
 
 
-_store256, _stream256, _store128, _store64 = _storing(256), _storing(256, (1,)), _storing(128), _storing(64)
+_store256, _stream256, _store128, _store64, _store32 = (
+    _storing(256), _storing(256, (1,)), _storing(128), _storing(64), _storing(32)
+)  # fmt: skip
 
 
 @intrinsic
@@ -167,6 +175,11 @@ def store128(_typing: Any, a: Any, b: Any, value: Any) -> Any:
 @intrinsic
 def store64x4(_typing: Any, a: Any, b: Any, c: Any, d: Any, value: Any) -> Any:
     return types.void(*[types.int64] * 4, vector), _store64
+
+
+@intrinsic
+def store32x8(_typing: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, value: Any) -> Any:
+    return types.void(*[types.int64] * 8, vector), _store32
 
 
 @intrinsic
@@ -257,11 +270,18 @@ def turned(first: int, second: int) -> Any:
 _BYTES = ir.VectorType(ir.IntType(8), BITS // 8)
 
 
-def spread(bits: int, places: Sequence[int | None]) -> Any:
+def spread(bits: int, steps: Sequence[int], number: int) -> Any:
     """A function from a word of some codes, of 4 or 8 bits, to bytes that stand beside the codes of a vector: those of
-    the even places, and those of the odd ones. `places` says for each place which code, or none."""
+    its even places, and those of the odd ones. `steps` says how far each digit of the place moves on in the word; those
+    below 0 lead to other words, of which this is that `number`, and where there is none of it bytes are 0."""
     count = 64 // bits
-    both = [[count if place is None else place for place in places[odd::2]] for odd in (0, 1)]
+    places: list[int] = []
+    for place in range(1 << len(steps)):
+        digits = [place >> at & 1 for at in range(len(steps))]
+        other = [digit for digit, step in zip(digits, steps) if step < 0]
+        mine = sum(digit << at for at, digit in enumerate(other)) == number
+        places.append(sum(digit * max(step, 0) for digit, step in zip(digits, steps)) if mine else count)
+    both = places[0::2], places[1::2]
 
     @intrinsic
     def spread_word(_typing: Any, word: Any) -> Any:
