@@ -29,14 +29,23 @@ from layoutdsl.errors import LayoutError
 
 WARP, MOST_THREADS, MOST_SHARED, MOST_BLOCKS = 32, 1024, 227 << 10, 2**31 - 1
 
-_REFUSALS = {
-    "bounds": ("LP303", "out-of-bounds", "guard the access, or hand the launch the buffer that it means"),
-    "alignment": ("LP304", "misaligned", "an access of n bytes stands at a multiple of n"),
-    "divergence": ("LP305", "divergent", "all threads of a warp or block come to each barrier and collective together"),
-    "deadlock": ("LP306", "deadlock", "blocks that wait for each other must be resident together: Schedule(resident=)"),
-    "race": ("LP307", "race", "a barrier must stand between them: sync_block, or sync_warp inside of one warp"),
-    "memory": ("LP308", "no-memory", "have fewer blocks resident"),
+
+@dataclass(frozen=True)
+class _Refused:
+    code: str
+    name: str
+    help: str
+
+
+_REFUSED = {
+    "bounds": _Refused("LP303", "out-of-bounds", "guard the access, or tell the launcher of the buffer that it means"),
+    "alignment": _Refused("LP304", "misaligned", "an access of n bytes stands at a multiple of n"),
+    "divergence": _Refused("LP305", "divergent", "threads come to each barrier and collective all together"),
+    "deadlock": _Refused("LP306", "deadlock", "blocks that wait for each other must be resident: Schedule(resident=)"),
+    "race": _Refused("LP307", "race", "a barrier must stand between them: sync_block, or sync_warp inside of one warp"),
+    "memory": _Refused("LP308", "no-memory", "have fewer blocks resident: Schedule(resident=)"),
 }
+"""What each fault of the runtime is refused as."""
 
 
 class Kernel(Protocol):
@@ -106,7 +115,7 @@ class Launcher:
         loaded = _loaded(kernel.name, kernel.source, self.build)
         _check_launch(kernel, grid, arguments, loaded)
         if self._table is None:
-            self._table = _table(self._buffers.values())
+            self._table = _apart(self._buffers.values())
         schedule = self.schedule
         request = host_interface.Request(
             entry=loaded.entry,
@@ -152,7 +161,7 @@ def _stretch(tensor: Any) -> tuple[int, int]:
     return tensor.ctypes.data, tensor.nbytes
 
 
-def _table(buffers: Iterable[_Buffer]) -> ctypes.Array[host_interface.Buffer]:
+def _apart(buffers: Iterable[_Buffer]) -> ctypes.Array[host_interface.Buffer]:
     """In the order of their addresses; buffers that overlap (views, one tensor as two) become one."""
     apart: list[host_interface.Buffer] = []
     for buffer in sorted(buffers, key=lambda buffer: (buffer.start, -buffer.bytes)):
@@ -195,7 +204,7 @@ def _check_launch(kernel: Kernel, grid: int, arguments: Sequence[int], loaded: h
 
 
 def _refusal(kernel: Kernel, result: host_interface.Result) -> LayoutError:
-    code, name, help = _REFUSALS[FAULTS[result.fault]]
+    of = _REFUSED[FAULTS[result.fault]]
     place = f" {result.file.decode()}:{result.line}" if result.file else ""
     who = f"kernel `{kernel.name}`, block {result.block}, thread {result.thread},{place}"
-    return LayoutError(f"{who}: {result.text.decode(errors='replace')}", code=code, name=name, help=help)
+    return LayoutError(f"{who}: {result.text.decode(errors='replace')}", code=of.code, name=of.name, help=of.help)
