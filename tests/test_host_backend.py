@@ -30,10 +30,11 @@ from test_backends import (
 from test_backends import inputs_of as drawn_inputs_of
 
 from layoutdsl import LayoutError, Plan, compile_plan
-from layoutdsl.backends import cuda_run
+from layoutdsl.backends import amend, cuda_run
 from layoutdsl.backends.host_launch import Launcher, schedules
 from layoutdsl.backends.torch_recodes import STORED, signed
 from layoutdsl.codes import code_named
+from layoutdsl.layout import Run
 
 MODULES = ("linear", "moe_gated", "linear_fused", "attention", "moe_plain")
 
@@ -59,6 +60,21 @@ def test_host_gives_the_recorded_bytes(case, tmp_path):
 def test_host_is_the_reference(pair, module):
     """Drawn sizes, ranks, parameters, values and refusals, with and without `out`, stacked and as lists."""
     same_as_the_reference("host", 1, *pair, module)
+
+
+NUMBERS = (
+    ("nvfp4", "nvfp4", "marlin_nvfp4_a16"),
+    ("int8", "gptq", "marlin_int8_a8int8"),
+    ("int8", "marlin_int8_a8int8", "ct_int"),
+    ("mxfp4", "mxfp4", "marlin_mxfp4_a8fp8"),
+)
+
+
+@pytest.mark.parametrize("module", ["linear_fused", "moe_gated"])
+@pytest.mark.parametrize("pair", NUMBERS, ids=str)
+def test_numbers_found_in_the_data(pair, module):
+    """Largest scales, ratios of global scales, what is lost: of these, more is drawn."""
+    same_as_the_reference("host", 12, *pair, module)
 
 
 # --- sizes at which tiles are moved -----------------------------------------------------------------------------------
@@ -122,7 +138,7 @@ def test_large_weights_are_those_of_torch(case):
         }
         wanted = outcome(plan, tensors, "torch")
         assert outcome(plan, apart, "host") == wanted
-        out = {name: moved(tensor, alignment, 0) for name, tensor in outputs_of(plan).items()}
+        out = {name: moved(one, max(alignment, one.element_size()), 0) for name, one in outputs_of(plan).items()}
         before = {name: raw(tensor) for name, tensor in out.items()}
         assert outcome(plan, tensors, "host", out=out) == wanted
         assert isinstance(wanted[0], dict) or {name: raw(tensor) for name, tensor in out.items()} == before
@@ -131,13 +147,12 @@ def test_large_weights_are_those_of_torch(case):
 
 
 def moved(tensor: torch.Tensor, alignment: int, turn: int) -> torch.Tensor:
-    """The same tensor at a multiple of `alignment` bytes, or of its elements, which is none of twice that."""
-    step = max(alignment, tensor.element_size())
-    room = torch.empty(tensor.nbytes + 512, dtype=torch.uint8)
-    first = -room.data_ptr() % 64 + step + 64 * (turn % 3)
-    view = room[first : first + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-    view.copy_(tensor)
-    return view
+    """The same tensor at a multiple of `alignment` bytes which is none of twice that."""
+    room = bytearray(tensor.nbytes + 512)
+    start = torch.frombuffer(room, dtype=torch.uint8).data_ptr()
+    first = -start % 64 + alignment + 64 * (turn % 3)
+    room[first : first + tensor.nbytes] = raw(tensor)
+    return torch.frombuffer(room, dtype=tensor.dtype, count=tensor.numel(), offset=first).view(tensor.shape)
 
 
 # --- recodes ----------------------------------------------------------------------------------------------------------
@@ -198,6 +213,38 @@ def test_any_order_of_threads_gives_the_same_bytes(name):
 
 def made_bytes(plan: Plan, tensors: dict, backend: str) -> dict[str, bytes]:
     return {name: raw(tensor) for name, tensor in plan.run(tensors, backend=backend).items()}
+
+
+def test_experts_that_begin_between_words():
+    """A piece of two codes fits the first expert's row, but not the second's, which begins at an odd place."""
+    plan = compile_plan("plain", "plain", "moe_plain", {"e": 2, "i": 3, "h": 5})
+    n = replace(plan.programs[0].moves[0].n[0], loops=())
+    amended(plan, n, Run(-1, 0, 0, 0, ((4, 1, 1, 1),)))
+
+
+def test_pieces_that_begin_between_words():
+    plan = compile_plan("plain", "plain", "linear", {"n": 3, "k": 6})
+    amended(plan, plan.programs[0].moves[0].n[0], Run(-1, 1, 1, 1, ((4, 1, 1, 1),)))
+
+
+def test_tiles_that_would_begin_between_bytes():
+    plan = compile_plan("ct_int", "ct_int", "linear", {"n": 64, "k": 256}, params={"group": 64})
+    amended(plan, plan.programs[0].moves[0].n[0], Run(-1, 1, 1, 1, ((128, 1, 1, 1),)))
+
+
+def amended(plan: Plan, n: Run, k: Run) -> None:
+    """The first program's codes of these two runs alone, written among others."""
+    program, *rest = plan.programs
+    move = replace(program.moves[0], n=(n,), k=(k,))
+    part = replace(plan, programs=(replace(program, moves=(move,)), *rest))
+    tensors, out, wanted = inputs_of(plan), outputs_of(plan), outputs_of(plan)
+    apart = {
+        name: [one.clone() for one in tensor] if plan.input[name].experts else tensor
+        for name, tensor in tensors.items()
+    }
+    amend("reference", part, tensors, wanted)
+    amend("host", part, apart, out)
+    assert {name: raw(tensor) for name, tensor in out.items()} == {name: raw(one) for name, one in wanted.items()}
 
 
 def test_what_is_enqueued_marks_its_status():
