@@ -73,8 +73,8 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """One program. `checks` find what is refused and write nothing, `writes` find it as well; `compares` hold elements
-    that share a place against what has been written there."""
+    """One program. `checks` find what is refused and write nothing, `writes` find it as well; `compares`, where there are
+    any, hold elements that share a place against what has been written there, and stand for the checks."""
 
     checks: tuple[Call, ...] = ()
     writes: tuple[Call, ...] = ()
@@ -173,11 +173,8 @@ class _Lowering:
             yield from self._pieces(grid)
 
     def checks(self) -> Iterator[Call]:
-        """Calls that find what is refused."""
-        if not may_refuse(self.recode):
-            return
-        if self.shares:
-            yield from self.looks("check")
+        """Calls that find what is refused; where elements share places, `writes` and `compares` do."""
+        if self.shares or not may_refuse(self.recode):
             return
         for grid in self._grids():
             tiles, grid = self._tiled(grid)
