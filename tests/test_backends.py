@@ -800,11 +800,23 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_one_expert_is_unpacked_at_a_time():
-    plan = compile_plan(
-        "gptq", "marlin_int4_a16", "moe_gated", {"e": 4, "i": 64, "h": 128}, params={"qzeros": False, "g_idx": False}
-    )
+@pytest.mark.parametrize(
+    ("source", "target", "params"),
+    [
+        ("gptq", "marlin_int4_a16", {"group": 64}),
+        ("awq", "marlin_int4_a8fp8", {"group": 64}),
+        ("ct_int", "marlin_int4_a8fp8", {"group": 64, "zero_points": True}),
+        ("marlin_int4_a16", "gptq", {"group": 64}),
+        ("nvfp4", "marlin_nvfp4_a16", {}),
+        ("fp8", "marlin_fp8_a16", {"dtype": "bfloat16"}),
+    ],
+    ids=str,
+)
+def test_nothing_is_made_that_is_larger_than_a_piece(source, target, params, monkeypatch):
+    """Codes that were unpacked would be 128 KB."""
+    monkeypatch.setattr(torch_scratch, "PIECE", 512)
+    plan = compile_plan(source, target, "linear", {"n": 512, "k": 256}, params=params)
     tensors, out = tensors_of(plan), outputs_of(plan)
     with Largest() as largest:
         plan.run(tensors, out=out)
-    assert largest.bytes == plan.output["w13.weight"].codes
+    assert largest.bytes <= 8 * 512

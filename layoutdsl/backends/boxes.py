@@ -10,8 +10,10 @@ Elements that share a target (a loop with ddst 0) are one writer, the first, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import torch
 
@@ -37,12 +39,16 @@ class Addresses:
     def of(self, codes: torch.Tensor) -> torch.Tensor:
         return codes.as_strided(self.sizes, self.steps, codes.storage_offset() + self.at)
 
-    def index(self, device: torch.device, beyond: int = 0) -> torch.Tensor:
-        """The addresses, counted from `beyond`."""
-        found = torch.tensor(self.at - beyond, device=device)
+    def moved(self, by: int) -> Addresses:
+        return replace(self, at=self.at + by)
+
+    def index(self, device: torch.device) -> torch.Tensor:
+        """The addresses as a tensor."""
+        found = torch.tensor([self.at], device=device)
         for size, step in zip(self.sizes, self.steps):
-            found = found.unsqueeze(-1) + torch.arange(size, device=device) * step
-        return found
+            if size > 1:
+                found = (found.unsqueeze(-1) + torch.arange(size, device=device) * step).view(-1)
+        return found.view(self.sizes)
 
     def odd(self) -> int | None:
         """A dimension along which addresses are even and odd in turns."""
@@ -55,8 +61,28 @@ class Addresses:
         return Addresses(self.at + first * self.steps[dim], tuple(sizes), tuple(steps))
 
     def halved(self) -> Addresses:
-        """The bytes of 4-bit codes, all in the same half."""
+        """Counted in units of two, where all are even or all are odd."""
         return Addresses(self.at // 2, self.sizes, tuple(step // 2 for step in self.steps))
+
+    def paired(self) -> Addresses | None:
+        """Counted in units of two, where they are in pairs: an even one and the next along `odd`."""
+        dim = self.odd()
+        if dim is None or self.at % 2 or self.steps[dim] != 1 or self.sizes[dim] % 2:
+            return None
+        even = self.every_other(dim, 0)
+        return even.halved() if even.odd() is None else None
+
+
+class Last:
+    """What was last made, kept for as long as the same is asked for: pieces of a box are alike."""
+
+    def __init__(self) -> None:
+        self.known: tuple[object, Any] | None = None
+
+    def of(self, key: object, make: Callable[[], Any]) -> Any:
+        if self.known is None or self.known[0] != key:
+            self.known = key, make()
+        return self.known[1]
 
 
 @dataclass(frozen=True)
@@ -83,11 +109,16 @@ class Box:
     def source(self) -> Addresses:
         return Addresses(sum(self.src), self.sizes, tuple(loop[4] for loop in self.loops))
 
-    def along(self, axis: int, column: int, first: int, device: torch.device) -> torch.Tensor:
+    def along(self, axis: int, column: int, first: int) -> Addresses:
         """Of each index along one axis: first + its steps in a column of the loops (2: coordinate, 4: source). As many
         dimensions as the box, those of the other axis of size one."""
         sizes = tuple(count if of == axis else 1 for of, count, *_ in self.loops)
-        return Addresses(first, sizes, tuple(loop[column] for loop in self.loops)).index(device)
+        return Addresses(first, sizes, tuple(loop[column] if loop[0] == axis else 0 for loop in self.loops))
+
+    def single(self, kept: Container[tuple[int, int]]) -> Box:
+        """The first element of each loop but those that are kept, named by (axis, dx)."""
+        loops = (loop if (loop[0], loop[2]) in kept else (loop[0], 1, *loop[2:]) for loop in self.loops)
+        return replace(self, loops=tuple(loops))
 
     def place(self, index: int) -> tuple[int, int]:
         """(n, k) of an element, counted through the loops."""
@@ -107,6 +138,12 @@ class Box:
             loops=self.loops[:loop] + self.loops[loop + 1 :],
         )
 
+    def cut(self, loop: int, first: int, count: int) -> Box:
+        """At most so many turns of a loop."""
+        axis, turns, *steps = self.loops[loop]
+        fewer = (axis, min(count, turns - first), *steps)
+        return replace(self.fixed(loop, first), loops=(*self.loops[:loop], fewer, *self.loops[loop + 1 :]))
+
     def last(self) -> Box:
         """Of elements that share a target the last, which is the one that stays."""
         for at in reversed(range(len(self.loops))):
@@ -114,10 +151,17 @@ class Box:
                 return self.fixed(at, self.loops[at][1] - 1).last()
         return self
 
-    def by_target(self) -> Box:
-        """The same elements in the order of the target, so that pieces are of few stretches of it. No first element is
-        to be found any more."""
-        return replace(self, loops=tuple(sorted(self.loops, key=lambda loop: -loop[3])))
+    def by_axis(self) -> Box:
+        """The same elements with k outermost and n innermost, so that a sum of something along k and something along n
+        goes through memory in long stretches; where two 4-bit codes share a byte they stand between. The order of the
+        elements is another one: none is the first any more."""
+        along_k, pair, along_n = [], [], []
+        for axis, count, dx, ddst, dsrc in self.loops:
+            if ddst == 1 and count % 2 == 0:
+                pair.append((axis, 2, dx, ddst, dsrc))
+                count, dx, ddst, dsrc = count // 2, 2 * dx, 2 * ddst, 2 * dsrc
+            (along_k if axis else along_n).append((axis, count, dx, ddst, dsrc))
+        return replace(self, loops=(*along_k, *pair, *along_n))
 
     def pieces(self, most: int) -> Iterator[Box]:
         """Cut along the outermost loops, in order, so that none has more elements than `most`."""
@@ -133,6 +177,22 @@ class Box:
                 yield from start.pieces(most)
             else:
                 yield replace(start, loops=((axis, min(step, count - first), *steps), *start.loops))
+
+
+def tiles(box: Box, most: int) -> Iterator[Box]:
+    """Cut in any order, so that what each has lies together on both sides: the widest loop is halved until no tile has
+    more elements than `most`."""
+    counts = list(box.sizes)
+    while math.prod(counts) > most:
+        spans = [count * max(abs(loop[3]), abs(loop[4])) * (count > 1) for count, loop in zip(counts, box.loops)]
+        widest = spans.index(max(spans))
+        counts[widest] = (counts[widest] + 1) // 2
+    cut = [at for at, loop in enumerate(box.loops) if counts[at] < loop[1]]
+    for firsts in product(*(range(0, box.loops[at][1], counts[at]) for at in cut)):
+        tile = box
+        for at, first in zip(cut, firsts):
+            tile = tile.cut(at, first, counts[at])
+        yield tile
 
 
 def boxes(move: Move) -> Iterator[Box]:

@@ -19,12 +19,12 @@ from layoutdsl.backends import buffers
 from layoutdsl.backends.moves import shares, writes
 from layoutdsl.backends.torch_checks import check_holds
 from layoutdsl.backends.torch_codes import Codes
+from layoutdsl.backends.torch_launches import carry_on_words
 from layoutdsl.backends.torch_programs import Carrier, Vanished
 from layoutdsl.backends.torch_recodes import STORED
 from layoutdsl.backends.torch_reductions import Reductions
 from layoutdsl.backends.torch_scratch import scratch
-from layoutdsl.backends.torch_sources import Sources
-from layoutdsl.backends.torch_words import carry, known_launches
+from layoutdsl.backends.torch_sources import Sources, data
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Lost, Plan, Program, TensorInfo
 
@@ -166,23 +166,16 @@ class Converter:
             for view in views:
                 view.copy_(values.view(torch.uint8))
             return
-        found = known_launches(self.plan, program)
-        on_words: list[int] = []
+        sure = {expert: view for expert, view in enumerate(views) if self._takes_all(program, expert)}
+        done = carry_on_words(program, info, self.sources, sure)
         for expert, view in enumerate(views):
-            if found is not None and self._takes_all(program, expert):
-                on_words.append(expert)
-                continue
             lost = self.vanished.setdefault((info.name, expert), []) if info.name in self.counted else None
             target = Codes(view, code_named(info.code).bits)
-            Carrier(program, self.sources, self.reductions, expert, target, lost).carry()
-        for launch in found if found is not None and on_words else ():
-            flats = self.sources.given[program.sources[launch.part]] if launch.form.how != "fill" else []
-            of = [flats[expert if len(flats) > 1 else 0] for expert in on_words if flats]
-            carry(launch, [views[expert] for expert in on_words], of)
+            Carrier(program, self.sources, self.reductions, expert, target, lost).carry(done.get(expert, ()))
 
     def _takes_all(self, program: Program, expert: int) -> bool:
         """Whether no code is refused, so that all may go at once."""
-        names = {name for name in program.sources if name} if program.recode.name != "constant" else ()
+        names = {name for _, _, name in data(program.sources, program.moves)}
         return all(self.sources.refuses_none(program.recode, name, expert) for name in names)
 
     def lost(self) -> list[Lost]:

@@ -69,6 +69,6 @@ def _expected(check: Check, box: Box, other: Codes | None, device: torch.device)
         return _numbers(other, box)
     if check.kind == "order":
         group, start = check.expect
-        k = box.along(1, 2, box.at[1] + start, device)
+        k = box.along(1, 2, box.at[1] + start).index(device)
         return k // group if group else torch.zeros_like(k)
     return torch.tensor(check.expect[0], device=device)

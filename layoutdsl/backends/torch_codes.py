@@ -3,14 +3,19 @@
     >>> codes = Codes(torch.tensor([0x21, 0x43], dtype=torch.uint8), 4)
     >>> codes.read(Addresses(1, (3,), (1,))).tolist()
     [2, 3, 4]
+
+Grids of 4-bit codes are walked by an index rather than as strided views: torch is slow at these where the innermost
+loop is short. Pieces of a box are alike, so that the last index is kept.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from layoutdsl.backends.boxes import Addresses, copy
-from layoutdsl.backends.torch_recodes import STORED
+from layoutdsl.backends.boxes import Addresses, Last, copy
+from layoutdsl.backends.torch_recodes import STORED, signed
 
 
 class Codes:
@@ -18,7 +23,7 @@ class Codes:
 
     def __init__(self, flat: torch.Tensor, bits: int):
         self.flat, self.bits = flat, bits
-        self.grid: tuple[object, torch.Tensor, torch.Tensor] | None = None
+        self.reading, self.writing = Last(), Last()
 
     @property
     def wide(self) -> torch.Tensor:
@@ -29,47 +34,71 @@ class Codes:
         """A view, or of 4-bit codes a copy."""
         if self.bits != 4:
             return where.of(self.wide)
-        beyond = where.low - where.low % 2
-        index, shift = self._grid(Addresses(where.at - beyond, where.sizes, where.steps))
-        found = torch.gather(self.flat[beyond // 2 :], 0, index.view(-1))
-        return found.view(where.sizes).bitwise_right_shift_(shift).bitwise_and_(15)
+        begin = where.low - where.low % 2
+        grid = where.moved(-begin)
+        index, shift = self.reading.of(grid, lambda: _bytes(grid.index(self.flat.device)))
+        return _gathered(self.flat[begin // 2 :], index).bitwise_right_shift_(shift).bitwise_and_(15)
 
-    def _grid(self, where: Addresses) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bytes and shifts of a grid; those of the last one are kept, since pieces are alike."""
-        if self.grid is None or self.grid[0] != where:
-            index = where.index(self.flat.device)
-            self.grid = where, index >> 1, _shift(index)
-        return self.grid[1:]
-
-    def take(self, addresses: torch.Tensor) -> torch.Tensor:
-        """The codes at any addresses."""
+    def take(self, n: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """The codes at all sums of addresses along n and along k, in dimensions that do not meet."""
         if self.bits != 4:
-            return self.wide.take(addresses)
-        return self.flat.take(addresses >> 1).bitwise_right_shift_(_shift(addresses)).bitwise_and_(15)
+            return _gathered(self.wide, n + k)
+        shift = _shift(n).bitwise_xor(_shift(k))
+        return _gathered(self.flat, (n + k).bitwise_right_shift_(1)).bitwise_right_shift_(shift).bitwise_and_(15)
 
     def write(self, where: Addresses, codes: torch.Tensor) -> None:
         """`codes` may have dimensions of size one in the place of larger ones."""
+        codes = codes.expand(where.sizes)
         if self.bits != 4:
             copy(where.of(self.wide), codes)
             return
-        dim = where.odd()
+        paired, dim = where.paired(), where.odd()
         if dim is None:
-            self._write_halves(where, codes.expand(where.sizes))
+            self._write_halves(where, codes)
             return
-        even, odd = (where.every_other(dim, first) for first in (0, 1))
-        codes = codes.expand(where.sizes)
         low, high = (codes[(slice(None),) * dim + (slice(first, None, 2),)] for first in (0, 1))
-        if even.odd() is None and even.sizes == odd.sizes and even.halved() == odd.halved():
-            copy(even.halved().of(self.flat), (high << 4).bitwise_or_(low))
+        if paired is not None:
+            self._put(paired, (high << 4).bitwise_or_(low))
         else:
-            self.write(even, low)
-            self.write(odd, high)
+            self.write(where.every_other(dim, 0), low)
+            self.write(where.every_other(dim, 1), high)
+
+    def fill(self, where: Addresses, code: int) -> None:
+        """One code everywhere, in words as wide as the addresses allow."""
+        widest = 8 * math.gcd(8, self.flat.storage_offset(), self.flat.data_ptr())
+        bits, paired = self.bits, where.paired()
+        while paired is not None and 2 * bits <= widest:
+            where, code, bits = paired, code | code << bits, 2 * bits
+            paired = where.paired()
+        if bits == 4:
+            self.write(where, torch.tensor(code, dtype=torch.uint8, device=self.flat.device))
+            return
+        size = bits // 8
+        words = self.flat[: len(self.flat) // size * size].view(STORED[bits])
+        where.of(words).fill_(signed(code, bits))
 
     def _write_halves(self, where: Addresses, codes: torch.Tensor) -> None:
         """Codes that stand all in the lower halves of bytes, or all in the upper ones; the others stay."""
-        shift = where.at % 2 * 4
-        view = where.halved().of(self.flat)
-        copy(view, (view & (0xF0 >> shift)).bitwise_or_(codes << shift))
+        shift, where = where.at % 2 * 4, where.halved()
+        stay = _gathered(self.flat[where.low :], self._index(where)).view(codes.shape) & (0xF0 >> shift)
+        self._put(where, stay.bitwise_or_(codes << shift))
+
+    def _put(self, where: Addresses, made: torch.Tensor) -> None:
+        """Write bytes."""
+        self.flat[where.low :].scatter_(0, self._index(where), made.reshape(-1))
+
+    def _index(self, where: Addresses) -> torch.Tensor:
+        grid = where.moved(-where.low)
+        return self.writing.of(grid, lambda: grid.index(self.flat.device).view(-1))
+
+
+def _gathered(codes: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return torch.gather(codes, 0, index.reshape(-1)).view(index.shape)
+
+
+def _bytes(addresses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where 4-bit codes stand: bytes, and shifts in them."""
+    return addresses >> 1, _shift(addresses)
 
 
 def _shift(addresses: torch.Tensor) -> torch.Tensor:

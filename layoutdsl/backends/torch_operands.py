@@ -11,12 +11,17 @@ from collections.abc import Sequence
 
 import torch
 
-from layoutdsl.backends.boxes import Addresses, Box
+from layoutdsl.backends.boxes import Addresses, Box, Last
 from layoutdsl.backends.torch_recodes import decode
 from layoutdsl.backends.torch_sources import Sources
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Run
 from layoutdsl.plan import Lookup, Operand, Program
+
+HOST = torch.device("cpu")
+
+Tables = tuple[torch.Tensor, torch.Tensor]
+"""Addresses along n and along k, by coordinate."""
 
 
 class Operands:
@@ -24,25 +29,16 @@ class Operands:
 
     def __init__(self, program: Program, sources: Sources, expert: int):
         self.operands, self.sources, self.expert = program.operands, sources, expert
-        self.known: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self.known: dict[tuple[str, int], Tables] = {}
 
-    def beside(self, box: Box) -> dict[str, torch.Tensor]:
-        """By role: zero points and global scales as values, scales as codes; of size one along loops where they stay
-        the same."""
-        return {operand.role: self._values(operand, box) for operand in self.operands}
+    def of(self, box: Box) -> dict[str, Beside]:
+        """By role."""
+        return {
+            operand.role: Beside(operand, self.tables(operand, box.part), self.sources, self.expert, box)
+            for operand in self.operands
+        }
 
-    def _values(self, operand: Operand, box: Box) -> torch.Tensor:
-        by_n, by_k = self._addresses(operand, box.part)
-        host = by_n.device
-        n = _varying(by_n[box.along(0, 2, box.at[0], host)]).to(self.sources.device)
-        k = _varying(by_k[box.along(1, 2, box.at[1], host)]).to(self.sources.device)
-        codes = self.sources.codes(operand.sources[box.part], self.expert).take(n + k)
-        if operand.role == "zero_point":
-            return codes + operand.plus
-        return decode(code_named(operand.code), codes) if operand.role == "global_scale" else codes
-
-    def _addresses(self, operand: Operand, part: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Along n and along k, by coordinate, on the host."""
+    def tables(self, operand: Operand, part: int) -> Tables:
         if (operand.role, part) not in self.known:
             moves = [move for move in operand.moves if any(run.part == part for run in move.n)]
             n = [run for move in moves for run in move.n if run.part == part]
@@ -52,22 +48,43 @@ class Operands:
         return self.known[operand.role, part]
 
     def _table(self, runs: Sequence[Run], lookup: Lookup | None, part: int) -> torch.Tensor:
-        host = torch.device("cpu")
-        grids = [(_column(run.x, run, 1).index(host), _column(run.src, run, 3).index(host)) for run in runs]
-        table = torch.zeros(max((int(x.max()) + 1 for x, _ in grids), default=0), dtype=torch.int64, device=host)
+        grids = [(_column(run.x, run, 1).index(HOST), _column(run.src, run, 3).index(HOST)) for run in runs]
+        table = torch.zeros(max((int(x.max()) + 1 for x, _ in grids), default=0), dtype=torch.int64, device=HOST)
         for x, src in grids:
             table[x] = src
-        return self.sources.addresses(lookup, part, table.to(self.sources.device), self.expert).to(host)
+        return self.sources.addresses(lookup, part, table.to(self.sources.device), self.expert).to(HOST)
+
+
+class Beside:
+    """One operand beside a box."""
+
+    def __init__(self, operand: Operand, tables: Tables, sources: Sources, expert: int, box: Box):
+        self.operand, self.tables, self.device = operand, tables, sources.device
+        self.codes = sources.codes(operand.sources[box.part], expert)
+        self.changes = {loop for axis in (0, 1) for loop in self._changing(axis, box)}
+        self.last = Last(), Last()
+
+    def _changing(self, axis: int, box: Box) -> list[tuple[int, int]]:
+        """The loops, as (axis, dx), along which the address changes."""
+        found = self.tables[axis][box.along(axis, 2, box.at[axis]).index(HOST)]
+        changes = [bool((found != found.narrow(dim, 0, 1)).any()) for dim in range(found.dim())]
+        return [(axis, loop[2]) for loop, one in zip(box.loops, changes) if one]
+
+    def values(self, piece: Box) -> torch.Tensor:
+        """Zero points and global scales as values, scales as codes, for a piece of the box; of size one along loops
+        where they stay the same."""
+        few = piece.single(self.changes)
+        codes = self.codes.take(self._along(0, few), self._along(1, few))
+        if self.operand.role == "zero_point":
+            return codes + self.operand.plus
+        return decode(code_named(self.operand.code), codes) if self.operand.role == "global_scale" else codes
+
+    def _along(self, axis: int, box: Box) -> torch.Tensor:
+        grid = box.along(axis, 2, 0)
+        index = self.last[axis].of(grid, lambda: grid.index(HOST))
+        return self.tables[axis][box.at[axis] :][index].to(self.device)
 
 
 def _column(first: int, run: Run, column: int) -> Addresses:
     """What a run says of each of its elements: coordinates (column 1) or source addresses (3)."""
     return Addresses(first, tuple(loop[0] for loop in run.loops), tuple(loop[column] for loop in run.loops))
-
-
-def _varying(addresses: torch.Tensor) -> torch.Tensor:
-    """The first of each dimension along which the addresses are the same."""
-    for dim, size in enumerate(addresses.shape):
-        if size > 1 and bool((addresses == addresses.narrow(dim, 0, 1)).all()):
-            addresses = addresses.narrow(dim, 0, 1)
-    return addresses

@@ -6,17 +6,17 @@ which the reference backend walks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import torch
 
 from layoutdsl import recodes
-from layoutdsl.backends.boxes import Box, alone, boxes, first, written
+from layoutdsl.backends.boxes import Box, alone, boxes, first, tiles, written
 from layoutdsl.backends.moves import shares
 from layoutdsl.backends.places import place, refused
 from layoutdsl.backends.torch_codes import Codes
 from layoutdsl.backends.torch_operands import Operands
-from layoutdsl.backends.torch_recodes import STORED, signed, twin, unsigned, vanished
+from layoutdsl.backends.torch_recodes import twin, unsigned, vanished
 from layoutdsl.backends.torch_reductions import Reductions
 from layoutdsl.backends.torch_scratch import piece
 from layoutdsl.backends.torch_sources import Sources, data
@@ -47,7 +47,8 @@ class Carrier:
         self.most = piece(sources.device)
         self.of: tuple[str, Codes] | None = None
 
-    def carry(self) -> None:
+    def carry(self, done: Container[Box] = ()) -> None:
+        """All but the boxes that are done."""
         program = self.program
         for operand in program.operands:
             for move in operand.moves:
@@ -57,27 +58,29 @@ class Carrier:
         if self.target is not None:
             for move in program.moves:
                 for box in boxes(move) if move.kind != "data" else ():
-                    for part in box.last().pieces(self.most):
-                        self._constant(move, part, self.target)
+                    self._constant(move, box.last(), self.target)
         apart = not shares(program)
         for move, box, name in data(program.sources, program.moves):
+            if box in done:
+                continue
             sure = self.sources.refuses_none(program.recode, name, self.expert)
             if sure and self.target is None:
                 self.sources.orders(move, self.expert)
                 continue
-            for part in (box.by_target() if sure and apart else box).pieces(self.most):
-                self._piece(move, part, name, sure)
+            box = box.by_axis() if sure and apart else box
+            beside = self.operands.of(box)
+            for part in tiles(box, self.most) if sure and apart else box.pieces(self.most):
+                self._piece(move, part, name, sure, {role: one.values(part) for role, one in beside.items()})
 
     def _codes(self, name: str) -> Codes:
         if self.of is None or self.of[0] != name:
             self.of = name, self.sources.codes(name, self.expert)
         return self.of[1]
 
-    def _piece(self, move: Move, box: Box, name: str, sure: bool) -> None:
+    def _piece(self, move: Move, box: Box, name: str, sure: bool, beside: Mapping[str, torch.Tensor]) -> None:
         codes = self.sources.box(move, box, self._codes(name), self.expert)
-        made, bad, beside = codes, None, {}
+        made, bad = codes, None
         if not sure or self.program.recode.name != "copy":
-            beside = self.operands.beside(box)
             made, bad = self._recoded(box, codes, beside)
         refuses = None if bad is None else first(bad)
         differs = None if self.target is None else _store(box, made, self.target)
@@ -118,15 +121,14 @@ class Carrier:
 
     def _constant(self, move: Move, box: Box, target: Codes) -> None:
         """A pad, or a value that comes from no source."""
-        recode, device = self.program.recode, self.sources.device
-        if move.kind == "value" and recode.name == "ramp":
-            coordinate = box.along(1, 4, box.src[1], device)
-            made = coordinate // recode.power if recode.power else torch.zeros_like(coordinate)
-        else:
+        recode = self.program.recode
+        if move.kind == "pad" or recode.name != "ramp":
             largest = self.reductions.largest(self.program)
-            code = move.pad if move.kind == "pad" else recodes.apply(recode, 0, factor=largest)
-            made = torch.tensor(signed(code, target.bits), dtype=STORED[target.bits], device=device)
-        target.write(box.target, made)
+            target.fill(box.target, move.pad if move.kind == "pad" else recodes.apply(recode, 0, factor=largest))
+            return
+        for part in box.pieces(self.most):
+            coordinate = part.along(1, 4, part.src[1]).index(self.sources.device)
+            target.write(part.target, coordinate // recode.power if recode.power else torch.zeros_like(coordinate))
 
     def _fill(self, fill: Operand) -> None:
         """Pads along k that repeat their group's zero point."""

@@ -53,14 +53,25 @@ def vanished(recode: Recode, codes: torch.Tensor, made: torch.Tensor) -> torch.T
 
 def non_finite(code: Code, codes: torch.Tensor) -> torch.Tensor | None:
     """Which codes are NaN or infinite; None where the code has none."""
+    bits = _all_ones(code)
+    return None if bits is None else (codes & bits) == bits
+
+
+def all_finite(code: Code, codes: torch.Tensor) -> bool:
+    """Whether no code is NaN or infinite."""
+    bits = _all_ones(code)
+    return bits is None or codes.numel() == 0 or int((codes & bits).amax()) < bits
+
+
+def _all_ones(code: Code) -> int | None:
+    """Bits that are all set in a code that is NaN or infinite, and in no other."""
     if code.name == "e4m3":
-        return (codes & 0x7F) == 0x7F
+        return 0x7F
     if code.name == "e8m0":
-        return codes == 0xFF
+        return 0xFF
     if code.kind != "float" or code.name == "e2m1":
         return None
-    top = ((1 << code.exponent) - 1) << code.mantissa
-    return (codes & top) == top
+    return ((1 << code.exponent) - 1) << code.mantissa
 
 
 def decode(code: Code, codes: torch.Tensor) -> torch.Tensor:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from layoutdsl.backends import buffers
-from layoutdsl.backends.boxes import Box, boxes, first
+from layoutdsl.backends.boxes import Box, Last, boxes, first
 from layoutdsl.backends.places import ANY, order_refused
 from layoutdsl.backends.torch_codes import Codes
-from layoutdsl.backends.torch_recodes import non_finite
+from layoutdsl.backends.torch_recodes import all_finite
 from layoutdsl.backends.torch_scratch import piece
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Lookup, Move, Plan, TensorInfo
@@ -25,6 +25,7 @@ class Sources:
 
     def __init__(self, plan: Plan, given: Mapping[str, list[torch.Tensor]], device: torch.device):
         self.plan, self.given, self.device = plan, given, device
+        self.last = Last(), Last()
         self.clean: dict[tuple[str, int], bool] = {}
         self.found: dict[tuple[str, int, int], torch.Tensor] = {}
 
@@ -38,20 +39,18 @@ class Sources:
         """The source codes of a box, of its sizes."""
         if move.gather_n is None and move.gather_k is None:
             return codes.read(box.source)
-        n = self.addresses(move.gather_n, box.part, box.along(0, 4, box.src[0], self.device), expert)
-        k = self.addresses(move.gather_k, 0, box.along(1, 4, box.src[1], self.device), expert)
-        return codes.take(n + k)
+        n = self._along(0, move.gather_n, box.part, box, expert)
+        return codes.take(n, self._along(1, move.gather_k, 0, box, expert))
+
+    def _along(self, axis: int, lookup: Lookup | None, part: int, box: Box, expert: int) -> torch.Tensor:
+        where = box.along(axis, 4, box.src[axis])
+        return self.last[axis].of(
+            (lookup, part, where, expert), lambda: self.addresses(lookup, part, where.index(self.device), expert)
+        )
 
     def addresses(self, lookup: Lookup | None, part: int, src: torch.Tensor, expert: int) -> torch.Tensor:
-        """Source addresses along one axis: the columns of a run, looked up where it is gathered."""
-        if lookup is None:
-            return src
-        offset, step, base = lookup.views[part]
-        x = self.order(lookup.tensor, expert, lookup.group)[src] * step + offset
-        found = torch.full_like(x, base)
-        for weight, extent, stride in lookup.digits:
-            found += (x // weight % extent if extent else x // weight) * stride
-        return found
+        """Source addresses along one axis: the columns of runs, looked up where it is gathered."""
+        return src if lookup is None else stored(lookup, part, self.order(lookup.tensor, expert, lookup.group)[src])
 
     def refuses_none(self, recode: Recode, name: str, expert: int) -> bool:
         """Whether a recode takes every code of a tensor. Looked up once, since weights are many."""
@@ -59,8 +58,7 @@ class Sources:
             return recode.name in TOTAL
         if (name, expert) not in self.clean:
             codes = self.codes(name, expert).wide.split(piece(self.device))
-            bad = (non_finite(code_named(recode.source), part) for part in codes)
-            self.clean[name, expert] = not any(part is not None and bool(part.any()) for part in bad)
+            self.clean[name, expert] = all(all_finite(code_named(recode.source), part) for part in codes)
         return self.clean[name, expert]
 
     def orders(self, move: Move, expert: int) -> None:
@@ -88,6 +86,16 @@ class Sources:
         group = next((move.gather_k.group for move in moves if move.gather_k is not None), ANY)
         start = next(e.start for e in self.plan.extents if e.matrix == matrix and e.role == "k")
         return buffers.flat(self.order(source, expert, group)[start : start + info.codes].to(torch.int32))
+
+
+def stored(lookup: Lookup, part: int, x: torch.Tensor) -> torch.Tensor:
+    """Source addresses of coordinates along a gathered axis."""
+    offset, step, base = lookup.views[part]
+    x = x * step + offset
+    found = torch.full_like(x, base)
+    for weight, extent, stride in lookup.digits:
+        found += (x // weight % extent if extent else x // weight) * stride
+    return found
 
 
 def data(sources: tuple[str, ...], moves: tuple[Move, ...]) -> Iterator[tuple[Move, Box, str]]:
