@@ -51,6 +51,7 @@ LAYERS = (
     "lint",
     "schema",
     "backends",
+    "doctor",
     "price",
     "explain",
     "decode",
@@ -59,6 +60,7 @@ LAYERS = (
     "show",
     "checkpoints",
     "coverage",
+    "warmup",
     "cli",
     "__main__",
     "__init__",  # the public API, of lazy attributes; no module of ours imports from it
