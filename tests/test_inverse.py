@@ -17,7 +17,7 @@ from layoutdsl import LayoutError, Plan, compile_plan, irreversible
 from layoutdsl.backends import BACKENDS
 from layoutdsl.recodes import Habits
 
-EVERY = pytest.mark.parametrize("backend", BACKENDS)
+EVERY = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "cuda"])  # it has tensors on a GPU
 Tensors = dict[str, torch.Tensor]
 
 
@@ -103,13 +103,9 @@ def test_what_is_named():
     assert back_of("gptq", "marlin_int4_a8int8") == [
         f"linear.scales: {rounded}", "linear.scales: int16_undo: rounded once to float16"
     ]  # fmt: skip
-    assert (
-        back_of("gptq", "marlin_int4_a16", {"n": 128, "k": 250}, group=-1)
-        == [
-            "linear.qweight: what stands for no element comes back as padding",
-            "linear.g_idx: it is made anew (recode `ramp`)",
-        ][:1]
-    )
+    assert back_of("gptq", "marlin_int4_a16", {"n": 128, "k": 250}, group=-1) == [
+        "linear.qweight: what stands for no element comes back as padding"
+    ]
     sizes = {"e": 2, "i": 64, "h": 128}
     assert back_of("gptq", "marlin_int4_a16", sizes, "moe_gated", group=32, act_order=True) == [
         "w13.gate.qweight: its inputs stay sorted by `w13.gate.g_idx`",
