@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ def main() -> int:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(MODULES)}")
     if args.quick and args.write:
         parser.error("figures of --quick mean nothing and are not written")
+    # Threads of a copy that has ended would wait for the next in a loop: in the way of others, and counted as work.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     missed = False
     for name in args.modules or MODULES:
         module = import_module(f"benchmarks.{name}")
@@ -52,10 +55,11 @@ def _measured(name: str, module: ModuleType, processes: int, *, quick: bool) -> 
     elif processes == 1:
         yield from module.measure("full")
     else:
-        yield from merged([_child(name) for _ in range(processes)])
+        yield from merged([_child(name, f"{at + 1} of {processes}") for at in range(processes)])
 
 
-def _child(name: str) -> list[Figure]:
+def _child(name: str, which: str) -> list[Figure]:
+    print(f"{name}, process {which}", file=sys.stderr)
     command = [sys.executable, "-m", "benchmarks", name, "--json", "--processes", "1"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     figures = [from_json(text) for text in done.stdout.splitlines()]

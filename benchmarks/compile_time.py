@@ -1,7 +1,7 @@
 """Compile and prove every shipped pair: milliseconds per target tensor of one rank.
 
-Core only, one thread, process time; resolved tensors are forgotten before each run, specs stay loaded. The least of
-several runs counts, since a shared machine only ever adds time.
+Core only, one thread, process time; plans and resolved tensors are forgotten before each run, specs stay loaded. The
+least of several runs counts, since a shared machine only ever adds time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from benchmarks import Figure, Scale
 from layoutdsl import LayoutError, compile_plan
+from layoutdsl.compile import forget
 from layoutdsl.library import files, read_spec
 from layoutdsl.model import Checkpoint, Format, Kernel
-from layoutdsl.resolve import forget
 
 ROUNDS: dict[Scale, int] = {"full": 9, "quick": 1}
 LIMIT_MS = 1.0

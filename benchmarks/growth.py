@@ -1,6 +1,6 @@
 """Whether the cost per byte grows: from 64 MiB of weights to 1 GiB, and from one expert to 512 of equal bytes in all.
 
-GPTQ int4 to Marlin by the cpu backend, each over a copy of what it reads; the experts come stacked.
+GPTQ int4 to Marlin by the cpu backend on two threads, each over a copy of what it reads; the experts come stacked.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from benchmarks import Figure, Scale
+from benchmarks.timing import Conversion, measured
 from layoutdsl import compile_plan
 
 PROCESSES = 3
@@ -31,13 +32,11 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _grown(scale: Scale, what: str, module: str, cases: tuple[Sizes, ...]) -> Iterator[Figure]:
-    from benchmarks.timing import THREADS, Conversion, over_copy, use_threads
-
-    use_threads(THREADS)
     ratios: list[float] = []
     for sizes in cases:
         conversion = Conversion(compile_plan("gptq", "marlin_int4_a16", module, sizes, params={"group": 128}))
-        ratios.append(over_copy(scale, conversion))
+        taken = measured(scale, conversion)
+        ratios.append(taken.ratio)
         shown = " ".join(f"{axis}={size}" for axis, size in sizes.items())
-        yield Figure(f"{what}, {shown}", ratios[-1], "times copy_", None, f"{conversion.mebibytes:.0f} MiB")
+        yield Figure(f"{what}, {shown}", taken.ratio, "times copy_", None, f"{conversion.mebibytes:.0f} MiB, {taken}")
     yield Figure(f"growth_with_{what}", max(ratios[1:]) / ratios[0], "times the first ratio", LIMIT)

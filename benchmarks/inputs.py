@@ -23,13 +23,16 @@ def inputs(plan: Plan, seed: int = 0) -> dict[str, torch.Tensor]:
 
 def outputs(plan: Plan) -> dict[str, torch.Tensor]:
     """Storage for every output, touched: a new page costs more than what is written to it."""
-    return {info.name: torch.ones(info.full_shape).to(_dtype(info)) for info in plan.outputs}
+    made = {info.name: torch.empty(info.full_shape, dtype=_dtype(info)) for info in plan.outputs}
+    for tensor in made.values():
+        tensor.reshape(-1).view(torch.uint8).fill_(1)
+    return made
 
 
 def _tensor(plan: Plan, info: TensorInfo, check: Check | None, dice: np.random.Generator) -> torch.Tensor:
     copies = 1 if info.shared or not info.experts else info.experts
-    made = _codes(plan, info, check, copies, dice)
-    return made.contiguous().view(_dtype(info)).reshape(info.full_shape)
+    made = _codes(plan, info, check, copies, dice).contiguous().view(_dtype(info)).reshape(info.full_shape)
+    return made.clone()  # numpy asks for huge pages, which tensors of a loader do not have
 
 
 def _codes(

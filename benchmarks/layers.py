@@ -1,7 +1,8 @@
 """Whole modules and layers, each over a copy of all that it reads: experts whose inner size has to be padded, in one
 call; and attention with such experts, with scales, zero points and recodes.
 
-The experts of a layer come stacked. 672 is no multiple of what a kernel takes: both its matrices are padded to 704.
+The cpu backend on two threads. The experts of a layer come stacked. 672 is no multiple of what a
+kernel takes: both its matrices are padded to 704.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks import Figure, Scale
+from benchmarks.timing import Conversion, measured
 from layoutdsl import Plan, compile_plan
 
 PROCESSES = 3
@@ -42,13 +44,9 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _figure(scale: Scale, name: str, limit: float, note: str, *plans: Plan) -> Figure:
-    from benchmarks.timing import THREADS, Conversion, over_copy, use_threads
-
-    use_threads(THREADS)
     conversion = Conversion(*plans)
-    return Figure(
-        name, over_copy(scale, conversion), "times copy_", limit, f"{note}, {conversion.mebibytes:.0f} MiB"
-    )
+    taken = measured(scale, conversion)
+    return Figure(name, taken.ratio, "times copy_", limit, f"{note}, {conversion.mebibytes:.0f} MiB, {taken}")
 
 
 def _shown(sizes: dict[str, int]) -> str:

@@ -1,6 +1,7 @@
 """Memory that repacking GPTQ int4 weights takes beside inputs and outputs: what the peak of a process grows by.
 
-Each in a process of its own, after a small run of the same kind: what imports, kernels and threads take once is there.
+Two threads, each way in a process of its own, after a small run of the same kind: what imports, kernels and
+threads take once is there.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks import Figure, Scale
+from benchmarks.peer_steps import repacked
 from benchmarks.repack import SIZE, plan_of
+from benchmarks.timing import THREADS, Conversion, in_child, use_threads
 
 LIMIT = 1.0
 """MiB, by the cpu backend."""
@@ -18,8 +21,6 @@ SMALL = 512
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    from benchmarks.timing import in_child
-
     size = max(SIZE[scale], SMALL)
     for way in WAYS[scale]:
         limit = LIMIT if way == "cpu" else None
@@ -28,9 +29,6 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 def extra(way: str, size: int) -> float:
     """MiB by which the process' memory peaks above what it held, inputs and outputs included, before the run."""
-    from benchmarks.peer_steps import repacked
-    from benchmarks.timing import THREADS, Conversion, use_threads
-
     use_threads(THREADS)
     small, large = Conversion(plan_of(SMALL)), Conversion(plan_of(size))
 

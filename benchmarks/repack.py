@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from benchmarks import Figure, Scale
+from benchmarks.peer_steps import repacked
+from benchmarks.timing import THREADS, Conversion, against_copy, use_threads
 from layoutdsl import Plan, compile_plan
 
 PROCESSES = 3
@@ -28,34 +32,36 @@ def plan_of(size: int) -> Plan:
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    import torch
-
-    from benchmarks.peer_steps import repacked
-    from benchmarks.timing import THREADS, Conversion, medians, use_threads
-
     conversion = Conversion(plan_of(SIZE[scale]))
     ((_, given, out),) = conversion.jobs
-    weight, made = given["linear.qweight"], out["linear.weight"]
+    made = out["linear.weight"]
     for backend in BACKENDS:
         made.zero_()
         conversion.run(backend)
-        assert torch.equal(repacked(weight), made), f"the engines' steps and the {backend} backend differ"
+        assert torch.equal(repacked(given["linear.qweight"]), made), f"{backend} differs from the engines' steps"
     for threads in (THREADS, 1):
-        use_threads(threads)
-        found = medians(
-            scale,
-            copy=conversion.copy,
-            cpu=conversion.run,
-            torch=lambda: conversion.run("torch"),
-            peer=lambda: repacked(weight),
-        )
-        shown = f"{SIZE[scale]}x{SIZE[scale]}, {threads} thread{'s' * (threads > 1)}"
-        for backend in BACKENDS:
-            ratio, taken = found[backend] / found["copy"], f"{found[backend] * 1e3:.1f} ms"
-            limit = LIMIT if (backend, threads) == ("cpu", THREADS) else None
-            yield Figure(f"repack_over_copy, {backend}, {shown}", ratio, "times copy_", limit, taken)
-        least, limit = RECORDED
-        peer = found["peer"] / found["copy"]
-        yield Figure(f"engines_over_copy, {shown}", peer, "times copy_", limit, f"{found['peer']:.2f} s", least)
-        counts = "" if least <= peer <= limit else "does not count: the engines' steps are not as recorded"
-        yield Figure(f"engines_over_repack, {shown}", found["peer"] / found["cpu"], "times", None, counts, LEAST_FACTOR)
+        yield from _of_threads(scale, threads, conversion)
+
+
+def _of_threads(scale: Scale, threads: int, conversion: Conversion) -> Iterator[Figure]:
+    """Limits are for THREADS; with one thread the figures are for information."""
+    weight = conversion.jobs[0][1]["linear.qweight"]
+    use_threads(threads)
+    found = against_copy(
+        scale,
+        conversion.copy,
+        cpu=conversion.run,
+        torch=lambda: conversion.run("torch"),
+        engines=lambda: repacked(weight),
+    )
+    held = threads == THREADS
+    shown = f"{SIZE[scale]}x{SIZE[scale]}, {threads} thread{'s' * (threads > 1)}"
+    for backend in BACKENDS:
+        taken, limit = found[backend], LIMIT if held and backend == "cpu" else None
+        yield Figure(f"repack_over_copy, {backend}, {shown}", taken.ratio, "times copy_", limit, str(taken))
+    engines, (least, most) = found["engines"], RECORDED
+    bounds = {"limit": most, "least": least} if held else {"limit": None}
+    yield Figure(f"engines_over_copy, {shown}", engines.ratio, "times copy_", note=str(engines), **bounds)
+    note = "" if least <= engines.ratio <= most else "does not count: the engines' steps are not as recorded"
+    factor = engines.seconds / found["cpu"].seconds
+    yield Figure(f"engines_over_repack, {shown}", factor, "times", None, note, LEAST_FACTOR if held else None)

@@ -13,10 +13,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
 import torch
 
 from benchmarks import Scale
@@ -24,10 +26,8 @@ from benchmarks.inputs import inputs, outputs
 from layoutdsl.plan import Plan
 
 THREADS = 2
-PROCESSES = 3
-"""How many processes a timed benchmark is run in, unless told otherwise."""
-
 ROUNDS: Mapping[Scale, int] = {"full": 7, "quick": 1}
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -54,37 +54,69 @@ class Conversion:
 
 def use_threads(count: int) -> None:
     """So many threads for torch and for the kernels of the cpu backend."""
-    import numba
-
     torch.set_num_threads(count)
     numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
 
 
-def medians(scale: Scale, **works: Callable[[], object]) -> dict[str, float]:
-    """Median seconds of each work; in every round each has its turn, and the first round does not count."""
-    times: dict[str, list[float]] = {name: [] for name in works}
+@dataclass(frozen=True)
+class Taken:
+    """Medians over rounds: seconds of a work and of the copies before it, on the clock and of all processors together.
+
+    Where others keep the machine busy, the fastest copy is far from the median, and processor time is what to look at.
+    """
+
+    seconds: float
+    copy: float
+    fastest: float
+    processor: float
+    copy_processor: float
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.copy
+
+    def __str__(self) -> str:
+        times = (f"{seconds * 1e3:.1f}" for seconds in (self.seconds, self.copy, self.fastest))
+        text = "{} ms, copy {} (fastest {}), in processor time {:.2f}"
+        return text.format(*times, self.processor / self.copy_processor)
+
+
+def against_copy(scale: Scale, copy: Callable[[], object], **works: Callable[[], object]) -> dict[str, Taken]:
+    """In every round each work has its turn, right after a copy that it is compared with; the first does not count."""
+    turns: dict[str, list[tuple[float, ...]]] = {name: [] for name in works}
     for _ in range(1 + ROUNDS[scale]):
         for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+            turns[name].append((*_seconds(copy), *_seconds(work)))
+    found: dict[str, Taken] = {}
+    for name in works:
+        copied, copied_processor, worked, processor = zip(*turns[name][1:])
+        found[name] = Taken(
+            seconds=statistics.median(worked),
+            copy=statistics.median(copied),
+            fastest=min(copied),
+            processor=statistics.median(processor),
+            copy_processor=statistics.median(copied_processor),
+        )
+    return found
 
 
-def over_copy(scale: Scale, conversion: Conversion) -> float:
-    """Time of a conversion by the cpu backend over that of the copy."""
-    found = medians(scale, copy=conversion.copy, run=conversion.run)
-    return found["run"] / found["copy"]
+def _seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """On the clock, and of all processors together."""
+    start, busy = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - start, time.process_time() - busy
+
+
+def measured(scale: Scale, conversion: Conversion) -> Taken:
+    """A conversion by the cpu backend on THREADS."""
+    use_threads(THREADS)
+    return against_copy(scale, conversion.copy, run=conversion.run)["run"]
 
 
 def in_child(function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None) -> Any:
     """What a function of a module gives in a new process; arguments and result travel as JSON."""
     code = f"import json, sys; from {function.__module__} import {function.__name__} as measured; "
     code += "print(json.dumps(measured(*json.loads(sys.argv[1]))))"
-    return json.loads(_lines([sys.executable, "-c", code, json.dumps(arguments)], environment)[-1])
-
-
-def _lines(command: Sequence[str], environment: Mapping[str, str] | None) -> list[str]:
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.splitlines()
+    command, variables = [sys.executable, "-c", code, json.dumps(arguments)], {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])

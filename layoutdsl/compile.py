@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layoutdsl import nearest
+from layoutdsl import nearest, resolve
 from layoutdsl import plan as plans
 from layoutdsl.arguments import check_arguments
 from layoutdsl.builder import Builder
@@ -46,16 +46,20 @@ def compile_plan(
     source, target, module: shipped names, names in the folders `specs`, paths, or loaded specs. sizes: extents of the
     module's axes before sharding; a list of widths where the parts of a fused matrix have their own. params: values by
     name; a name counts for every side that has it, `source.group`, `target.group` or `module.split` for one side alone;
-    the target takes over what it shares with the source. A kernel keeps the source's groups unless `target.group` asks
-    for others. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is. sharded: the source tensors are
-    already this rank's slices. padded: imposes a padded extent per module axis. grains: imposes what ranks cut an axis
-    at multiples of; without, of all that serve the module the choice with the fewest bytes (see planner.py). only: the
-    matrices to convert, of a module whose others are converted elsewhere. experts: the expert of each place that ranks
-    have for one, where some experts have several (redundant experts); every expert must have one.
+    the target takes over what it shares with the source. A kernel keeps the source's groups, if it has some, unless
+    `target.group` asks for others. tp, ep: how many ranks cut the module; rank, ep_rank: which one this is. sharded:
+    the source tensors are already this rank's slices. padded: imposes a padded extent per module axis. grains: imposes
+    what ranks cut an axis at multiples of; without, of all that serve the module the choice with the fewest bytes (see
+    planner.py). only: the matrices to convert, of a module whose others are converted elsewhere. experts: the expert of
+    each place that ranks have for one, where some experts have several (redundant experts); every expert must have one.
 
     Raises LayoutError where nothing can serve the shape, or the formats do not hold the same kind of code; its help is
     the nearest setting that works, where there is one (see nearest.py).
     """
+    values, lists = (tp, rank, ep, ep_rank, sharded, habits), (only, experts)
+    key = _key((source, target, module), specs, values, (sizes, params, padded, grains), lists)
+    if key in _PLANS:
+        return _PLANS[key]
     check_arguments(
         {"source": source, "target": target, "module": module},
         sizes,
@@ -93,7 +97,41 @@ def compile_plan(
     except LayoutError as error:
         raise nearest.helped(error, arguments, lambda changed: _made(**changed)) from None
     prove(plan, specs=folders)
+    if key is not None:
+        if len(_PLANS) >= MOST_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = plan
     return plan
+
+
+_PLANS: dict[str | None, Plan] = {}
+MOST_PLANS = 1024
+
+
+def forget() -> None:
+    """Empty the memory of plans and of resolved tensors."""
+    _PLANS.clear()
+    resolve.forget()
+
+
+def _key(specs: Sequence[Any], folders: Any, values: Any, mappings: Sequence[Any], lists: Sequence[Any]) -> str | None:
+    """What a plan depends on, as text, which tells true from 1; None where an argument is wrong."""
+    try:
+        folders = tuple(folders)
+        known = [
+            id(load_spec(spec, specs=folders, kind=kind))
+            for spec, kind in zip(specs, SIDES)
+            if isinstance(spec, str) or isinstance(spec, Spec)  # noqa: SIM101 (together they are slow)
+        ]
+        if len(known) < len(SIDES):
+            return None
+        return repr((known, folders, values, [dict(one or ()) for one in mappings], [tuple(one) for one in lists]))
+    except (TypeError, ValueError, OSError, LayoutError):
+        return None
+
+
+SIDES = ("checkpoint|kernel", "checkpoint|kernel", "module")
+"""Kinds of source, target and module."""
 
 
 def _made(
@@ -119,6 +157,7 @@ def _made(
     src_params = bind(source, given["source"])
     dst_params = bind(target, given["target"], src_params)
     mod_params = bind(module, given["module"])
+    only_target = "group" in given["target"] and "group" not in source.params
     for axis, grain in (grains or {}).items():
         if axis not in module.axes or not isinstance(grain, int) or grain < 1:
             raise LayoutError(
@@ -147,7 +186,7 @@ def _made(
             sharded=sharded,
             habits=habits or Habits(),
             padded=dict(padded or {}),
-            group_given="target.group" in (params or {}),
+            group_given="target.group" in (params or {}) or only_target,
             grains=dict(grains or {}),
             only=tuple(only),
             places=len(experts),

@@ -1,9 +1,9 @@
 """The arithmetic of proofs: whether a run follows a chain, and whether a set of runs covers what it should.
 
 Nothing here knows how runs are made. Coverage along one axis is a comparison of intervals where runs are unbroken;
-else, and for addresses, it is an identity of polynomials, tested at a point drawn from the plan's digest: the sum of
-z^address over all elements must equal 1 + z + ... + z^(total - 1). A false one passes with a probability below 2^-80.
-Either costs a few operations per loop, whatever the extents.
+else, and for addresses, it is an identity of polynomials, tested at a point that each process draws at random: the sum
+of z^address over all elements must equal 1 + z + ... + z^(total - 1). A false one passes with a probability below
+2^-80, and nobody can make one that does. Either costs a few operations per loop, whatever the extents.
 
 Powers of z repeat, at the latest after PRIME - 1 of them; so callers first bound the numbers that they add up.
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from layoutdsl.layout import Chain, Run, View
+from layoutdsl.layout import Chain, Digit, Run, View
 
 PRIME = (1 << 127) - 1
 X, DST, SRC = 1, 2, 3
@@ -23,6 +24,9 @@ X, DST, SRC = 1, 2, 3
 
 MOST_SHOWN = 1 << 16
 """How many elements are listed to name the one that breaks a law; with more the message names none."""
+
+MOST_SERIES = 1 << 16
+"""How many series a point keeps."""
 
 MOST_IRREGULAR = 1 << 10
 """How many elements a run may have whose steps no digit explains: they are compared one by one."""
@@ -39,11 +43,16 @@ def geometric(z: int, count: int) -> int:
 
 
 class Point:
-    """Where sums of z^address are evaluated; series are kept, since the runs of one plan share most of their loops."""
+    """Where sums of z^address are evaluated; series are kept, since runs share most of their loops."""
 
     def __init__(self, z: int):
         self.z = z
         self._series: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def drawn(cls) -> Point:
+        """A point that nobody can foresee."""
+        return cls(int.from_bytes(os.urandom(16)) % (PRIME - 2) + 2)
 
     def power(self, exponent: int) -> int:
         return pow(self.z, exponent, PRIME)
@@ -52,6 +61,8 @@ class Point:
         """1 + z^step + ... + z^(step * (count - 1))."""
         found = self._series.get((step, count))
         if found is None:
+            if len(self._series) >= MOST_SERIES:
+                self._series.clear()
             found = self._series[step, count] = geometric(pow(self.z, step, PRIME), count)
         return found
 
@@ -91,6 +102,10 @@ class Point:
         return found % PRIME
 
 
+DRAWN = Point.drawn()
+"""The point of this process."""
+
+
 def first(run: Run, column: int) -> int:
     """The number in one column at a run's first element."""
     return (run.x, run.dst, run.src)[column - 1]
@@ -111,11 +126,11 @@ def span(run: Run) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def floors(chain: Chain) -> tuple[tuple[int, int], ...]:
-    """(weight w, factor f) such that A(x) = sum of f * (x // w); digits that continue the one below them vanish."""
+def floors(digits: tuple[Digit, ...]) -> tuple[tuple[int, int], ...]:
+    """(weight w, factor f): a chain's A(x) is the sum of f * (x // w). Digits that continue the one below vanish."""
     found: list[tuple[int, int]] = []
     carried = 0
-    for weight, extent, stride in chain.digits:
+    for weight, extent, stride in digits:
         if stride != carried:
             found.append((weight, stride - carried))
         carried = stride * extent
@@ -131,7 +146,7 @@ def follows(run: Run, view: View, column: int) -> int | None:
     """
     start, loops = view.offset + view.step * run.x, run.loops
     address, moved = view.base, [0] * len(loops)
-    for weight, factor in floors(view.chain):
+    for weight, factor in floors(view.chain.digits):
         address += start // weight * factor
         room = start % weight
         for at, (count, step, _, _) in enumerate(loops):

@@ -61,7 +61,11 @@ class View:
     base: int = 0
 
     def at(self, x: int) -> int:
-        return self.base + self.chain.at(self.offset + self.step * x)
+        address, x = self.base, self.offset + self.step * x
+        for weight, extent, stride in self.chain.digits:
+            if stride:
+                address += (x // weight % extent if extent else x // weight) * stride
+        return address
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,9 @@ class Run:
     join: bool = False
 
 
-def _cuts(view: View) -> Iterator[tuple[int, int]]:
+def _cuts(view: View) -> list[tuple[int, int]]:
     """(period, phase) of the coordinates at which some digit of the view carries."""
+    found: list[tuple[int, int]] = []
     for weight, _, _ in view.chain.digits:
         if view.step % weight == 0:
             continue
@@ -95,7 +100,8 @@ def _cuts(view: View) -> Iterator[tuple[int, int]]:
                 help="let the number of alternating parts divide the digits of the axis",
             )
         period = weight // view.step
-        yield period, -(view.offset // view.step) % period
+        found.append((period, -(view.offset // view.step) % period))
+    return found
 
 
 def _levels(start: int, size: int, views: Sequence[View]) -> list[tuple[int, tuple[int, ...]]]:
@@ -110,7 +116,9 @@ def _levels(start: int, size: int, views: Sequence[View]) -> list[tuple[int, tup
     below = 1
     for period in sorted(phases):
         raised = math.lcm(period, below)
-        repeated = {phase + shift for phase in phases[period] for shift in range(0, raised, period)}
+        repeated = phases[period]
+        if raised > period:
+            repeated = {phase + shift for phase in repeated for shift in range(0, raised, period)}
         if len(repeated) > MAX_PHASES:
             raise LayoutError(
                 f"digits of weight {period} and {below} on one axis need {len(repeated)} cuts in {raised} elements",
@@ -131,6 +139,8 @@ def refine(start: int, size: int, views: Sequence[View]) -> Iterator[tuple[int, 
 
     How many there are depends on the digits and on where the stretch begins and ends, not on its size.
     """
+    if size <= 0:
+        return iter(())
     levels = _levels(start, size, views)
     loops = _aligned(start, size, levels)
     return iter([(start, loops)] if loops is not None else _boxes(start, size, levels))
@@ -151,28 +161,31 @@ def _aligned(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -
             below = period
     if size > below:
         loops.append((size // below, below))
-    return tuple(loops) if size > 0 else None
+    return tuple(loops)
 
 
 def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[Loop, ...]]]:
-    if size <= 0:
-        return []
-    if not levels:
+    """The boxes of a stretch that is not empty."""
+    end = start + size
+    for at in range(len(levels) - 1, -1, -1):
+        period, phases = levels[at]
+        first = min([start + (phase - start) % period for phase in phases])
+        if first < end:
+            break
+    else:
         return [(start, ((size, 1),) if size > 1 else ())]
-    (period, phases), below = levels[-1], levels[:-1]
-    first = start if start % period in phases else min(start + 1 + (phase - start - 1) % period for phase in phases)
-    if first >= start + size:
-        return _boxes(start, size, below)
-    found = _boxes(start, first - start, below)
-    whole = (start + size - first) // period
-    borders = [*sorted(first + (phase - first) % period for phase in phases), first + period]
+    below = levels[:at]
+    found = _boxes(start, first - start, below) if first > start else []
+    whole = (end - first) // period
+    borders = [*sorted([first + (phase - first) % period for phase in phases]), first + period]
     if whole:
         for low, high in zip(borders, borders[1:]):
-            for at, loops in _boxes(low, high - low, below):
-                found.append((at, (*loops, (whole, period)) if whole > 1 else loops))
-    shift, end = whole * period, start + size
+            for x, loops in _boxes(low, high - low, below):
+                found.append((x, (*loops, (whole, period)) if whole > 1 else loops))
+    shift = whole * period
     for low, high in zip(borders, borders[1:]):
-        found += _boxes(low + shift, min(high + shift, end) - low - shift, below)
+        if low + shift < end:
+            found += _boxes(low + shift, min(high + shift, end) - low - shift, below)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,6 +14,9 @@ from layoutdsl import checks, source
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.model import INHERITED, KINDS, Spec
 from layoutdsl.source import Tree
+
+Stamp = tuple[str, int, int]
+"""A file, when it was changed, and its bytes."""
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -39,11 +43,14 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
 
     Raises LayoutError with every finding in the file, or with the nearest names where there is no such spec.
     """
-    if isinstance(name, Spec):
+    if not isinstance(name, str):
         spec = name
+    elif not specs and (recent := _recent(name, kind)) is not None:
+        return recent
+    elif name.endswith((".yaml", ".yml")) or "/" in name:
+        spec = read_spec(Path(name), specs=specs)
     else:
-        path = Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else _find(name, specs, kind)
-        spec = read_spec(path, specs=specs)
+        spec = read_spec(_find(name, specs, kind), specs=specs) if specs else _shipped(name, kind)
     if kind is not None and kind_of(spec) not in kind.split("|"):
         raise LayoutError(
             f"`{spec.name}` is a {kind_of(spec)} spec, a {kind.replace('|', ' or ')} spec is needed",
@@ -54,8 +61,49 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
     return spec
 
 
+_RECENT: dict[tuple[str, str | None], tuple[Spec, tuple[Stamp, ...]]] = {}
+"""Shipped specs by name, and what their files were like."""
+
+
+def _shipped(name: str, kind: str | None) -> Spec:
+    path = _find(name, (), kind)
+    tree = _built(_tree(path), ())
+    spec, stamps = _known(tree), tuple(_stamps(tree))
+    fits = kind is None or kind_of(spec) in kind.split("|")
+    if fits and _built(_tree(path), ()).digest == tree.digest:  # no file has changed in between
+        _RECENT[name, kind] = spec, stamps
+    return spec
+
+
+def _recent(name: str, kind: str | None) -> Spec | None:
+    """The spec that was shipped by that name when it was last read, where none of its files has changed."""
+    known = _RECENT.get((name, kind))
+    if known is None:
+        return None
+    spec, stamps = known
+    try:
+        for file, changed, size in stamps:
+            now = os.stat(file)
+            if (now.st_mtime_ns, now.st_size) != (changed, size):
+                return None
+    except OSError:
+        return None
+    return spec
+
+
+def _stamps(tree: Tree) -> Iterator[Stamp]:
+    """What the files of a spec and of its bases are like."""
+    found = os.stat(tree.file)
+    yield tree.file, found.st_mtime_ns, found.st_size
+    if tree.base is not None:
+        yield from _stamps(tree.base)
+
+
 def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
     for folder in (*map(Path, specs), shipped()):
+        for place in dict.fromkeys((*(kind or "").split("|"), *KINDS, ".")):
+            if (path := folder / place / f"{name}.yaml").is_file():
+                return path
         if not folder.is_dir():
             raise LayoutError(
                 f"`{folder}` is no folder of specs",
@@ -63,9 +111,6 @@ def _find(name: str, specs: tuple[str, ...], kind: str | None) -> Path:
                 name="no-such-folder",
                 help="--specs and `specs` name folders of YAML files",
             )
-        for place in dict.fromkeys((*(kind or "").split("|"), *KINDS, ".")):
-            if (path := folder / place / f"{name}.yaml").is_file():
-                return path
     known: dict[str, Path] = {}
     for path in files(specs):
         known.setdefault(path.stem, path)
@@ -96,7 +141,7 @@ def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
 def spec_of_data(data: dict[str, Any]) -> Spec:
     """A spec from plain data that a program made; nothing but its schema is checked."""
     kind = next(kind for kind in KINDS if kind in data)
-    text = _sha256(repr(data))
+    text = hashlib.sha256(repr(data).encode()).hexdigest()
     return _BY_DIGEST.get(text) or _register(KINDS[kind].model_validate(data), text)
 
 
@@ -156,17 +201,7 @@ def _at_base(tree: Tree, code: str, name: str, message: str, help: str | None = 
 
 
 def _known(tree: Tree) -> Spec:
-    text = _sha256(_content(tree))
-    return _BY_DIGEST.get(text) or _register(checks.validated(tree), text)
-
-
-def _content(tree: Tree) -> str:
-    """The text of a spec and of its bases. No spec holds a null character, so none has the text of a build."""
-    return "\n".join(tree.lines) + ("" if tree.base is None else f"\0{_content(tree.base)}")
-
-
-def _sha256(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()
+    return _BY_DIGEST.get(tree.digest) or _register(checks.validated(tree), tree.digest)
 
 
 def _register(spec: Spec, text: str) -> Spec:

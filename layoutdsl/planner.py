@@ -91,7 +91,8 @@ def decided(request: Request) -> Request:
 def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
     """For each set of matrices that share an inner axis all ways to serve it, the best first; with `first` at least
     that one. Raises LayoutError where there is none: why the plainest is none."""
-    whole = cut_matrices(replace(request, ranks=Ranks()))
+    alone = request.ranks == Ranks()
+    whole = cut_matrices(request if alone else replace(request, ranks=Ranks()))
     found: list[list[Choice]] = []
     for names in _sets(whole):
         served: list[Choice] = []
@@ -100,7 +101,9 @@ def choices(request: Request, *, first: bool = False) -> list[list[Choice]]:
             if first and served and not _may_store_less(request, grains, served[0]):
                 continue
             try:
-                served += _choices(request, grains, names, served, every=not first)
+                cut = whole if alone else cut_matrices(replace(request, grains=grains))
+                held = [m for m in cut if m.name in names]
+                served += _choices(request, grains, held, served, every=not first)
                 served.sort(key=lambda choice: choice.cost)
             except LayoutError as error:
                 # That equal shares are none is no reason while others may be.
@@ -181,13 +184,12 @@ def _cut_axes(request: Request) -> set[str]:
 
 
 def _choices(
-    request: Request, grains: dict[str, int], names: Sequence[str], known: Sequence[Choice], *, every: bool
+    request: Request, grains: dict[str, int], found: Sequence[Matrix], known: Sequence[Choice], *, every: bool
 ) -> list[Choice]:
-    """The choices with these grains; unless every one is wanted, without those whose codes alone take more bytes than a
-    known one."""
+    """The choices for matrices cut with these grains; unless every one is wanted, without those whose codes alone take
+    more bytes than a known one."""
     kernel, (source, target) = request.target, sides(request)
     assert isinstance(kernel, Kernel)
-    found = [m for m in cut_matrices(replace(request, grains=grains) if grains else request) if m.name in names]
     given = int(request.target_params.get("group", -1)) if request.group_given else None
     stored = [stored_group(source, matrix) for matrix in found]
     options = [worth(kernel, m, groups_of(kernel, source, m, given), own) for m, own in zip(found, stored)]

@@ -10,10 +10,12 @@ A tree holds mappings with text keys, lists, text, integers and the booleans `tr
 disagree about is refused (`CODES` names it all), because a spec must not mean two things. Nothing is constructed.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import UnionType
@@ -107,6 +109,14 @@ class Tree:
         assert isinstance(self.data, dict) and isinstance(base.data, dict)
         taken = {key: base.data[key] for key in keys if key in base.data}
         return replace(self, data={**taken, **self.data}, base=base)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the text and of its bases'. No spec holds a null character, so none has the text of a build."""
+        return hashlib.sha256(self._content().encode()).hexdigest()
+
+    def _content(self) -> str:
+        return "\n".join(self.lines) + ("" if self.base is None else f"\0{self.base._content()}")
 
     def home(self, path: Route) -> "Tree":
         """Return the tree in whose text `path` stands."""

@@ -6,10 +6,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numba
 import pytest
 import torch
 
-from benchmarks import MODULES, Figure, report
+from benchmarks import MODULES, Figure, report, timing
 from benchmarks.inputs import inputs, outputs
 from benchmarks.pairs import pairs
 from benchmarks.peer_steps import repacked
@@ -19,7 +20,16 @@ from layoutdsl import compile_plan
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "padding"])  # test_planner.py has all of that one
+@pytest.fixture(scope="module", autouse=True)
+def threads_as_before():
+    """Benchmarks set how many there are."""
+    before = torch.get_num_threads(), numba.get_num_threads()
+    yield
+    torch.set_num_threads(before[0])
+    numba.set_num_threads(before[1])
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_every_benchmark_runs(name):
     figures = list(import_module(f"benchmarks.{name}").measure("quick"))
     assert figures and all(figure.value >= 0 for figure in figures)
@@ -67,6 +77,13 @@ def test_outputs_are_in_memory():
     assert {name: tensor.shape for name, tensor in out.items()} == {
         info.name: torch.Size(info.full_shape) for info in plan.outputs
     }
+
+
+def test_every_work_has_its_turn_after_a_copy():
+    calls: list[str] = []
+    works = {name: lambda name=name: calls.append(name) for name in ("a", "b")}
+    assert set(timing.against_copy("quick", lambda: calls.append("copy"), **works)) == {"a", "b"}
+    assert calls == ["copy", "a", "copy", "b"] * 2  # a round that does not count, and one that does
 
 
 def test_bounds_and_what_is_missed():

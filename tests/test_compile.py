@@ -1,10 +1,13 @@
 """What compile_plan makes of its arguments: parameters per side, groups, padding, and refusals with a way out."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 
-from layoutdsl import LayoutError, Plan, compile_plan
+from layoutdsl import LayoutError, Plan, compile_plan, library
+from layoutdsl.compile import forget
 
 MOE = {"e": 8, "i": 1408, "h": 2048}
 
@@ -40,6 +43,17 @@ def test_a_bare_group_leaves_the_kernel_its_choice():
     asked = plan(params={"source.group": 128, "target.group": 32, "split": "k"}, **options)
     assert dict(asked.groups) == {"linear": 32}
     assert asked.output["linear.weight_scale"].shape == (asked.extents[0].padded // 32, 64)
+
+
+def test_a_bare_group_is_the_targets_where_the_source_has_none():
+    """One scale per channel, read in groups: repeated for each."""
+    options = {"source": "fp8", "target": "own_fp8_a16", "sizes": {"n": 128, "k": 384}}
+    for group in (128, 64, 32):
+        made = plan(params={"group": group, "dtype": "bfloat16"}, **options)
+        assert dict(made.groups) == {"linear": group}
+        assert made.output["linear.weight_scale"].shape == (384 // group, 128)
+    error = refusal(params={"group": 48, "dtype": "bfloat16"}, **options)
+    assert error.diagnostics[0].name == "group-not-taken"
 
 
 def test_a_cut_group_is_refused_with_ways_out_that_work():
@@ -160,3 +174,38 @@ def test_wrong_tensors_have_a_sentence(given, message, backend):
         made.run(given if isinstance(given, list) else {"linear.weight": given}, backend=backend)
     assert caught.value.message == message
     assert caught.value.help
+
+
+# --- asked again ------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_was_compiled_before_is_the_same_object():
+    first = plan(params={"group": 32}, tp=2, rank=1)
+    assert plan(params={"group": 32}, tp=2, rank=1) is first
+    assert plan(params={"group": 32}, tp=2, rank=0) is not first
+    forget()
+    assert plan(params={"group": 32}, tp=2, rank=1) == first
+
+
+def test_true_is_not_one():
+    plan("gptq", params={"group": 32, "zero_points": True})
+    with pytest.raises(LayoutError):
+        plan("gptq", params={"group": 32, "zero_points": 1})
+    plan(sizes={"n": 256, "k": 512}, tp=1)
+    with pytest.raises(LayoutError):
+        plan(sizes={"n": 256, "k": 512}, tp=True)
+
+
+def test_a_spec_that_changes_gives_another_plan(tmp_path, monkeypatch):
+    shutil.copytree(library.shipped(), tmp_path / "specs")
+    monkeypatch.setattr(library, "shipped", lambda: tmp_path / "specs")
+    monkeypatch.setattr(library, "_RECENT", {})
+    file = tmp_path / "specs" / "kernel" / "marlin_int4_a16.yaml"
+    build = {"target": "marlin_int4_a16_n128", "sizes": {"n": 192, "k": 512}}
+    first, of_build = plan(sizes={"n": 192, "k": 512}), plan(**build)
+    file.write_text(file.read_text() + "# another text\n")
+    assert plan(sizes={"n": 192, "k": 512}).target.digest != first.target.digest
+    assert plan(**build).target.digest != of_build.target.digest
+    file.unlink()
+    with pytest.raises(LayoutError):
+        plan(sizes={"n": 192, "k": 512})

@@ -10,6 +10,7 @@ from edits import Edit, Effect, edited, edits, verdict
 from plans import CASES, NAMES, plan_named
 
 from layoutdsl import LayoutError, Plan, compile_plan
+from layoutdsl.compile import forget
 from layoutdsl.library import files, load_spec, read_spec, shipped, spec_of
 from layoutdsl.logical import prove_spec
 from layoutdsl.model import Format
@@ -291,6 +292,7 @@ def test_a_plan_survives_its_text(name: str) -> None:
         again = Plan.from_json(text)
         assert again == plan and hash(again) == hash(plan) and again.digest == plan.digest
         assert again.to_json() == plan.to_json()
+    forget()
     same = plan_named(name)
     assert same is not plan and same == plan and same.digest == plan.digest
     assert len({plan, same}) == 1

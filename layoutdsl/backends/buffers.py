@@ -15,6 +15,11 @@ Given = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
 
 def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
     """Flat uint8 views of the inputs, one per expert that the plan reads (one in all where experts share it)."""
+    return {name: _flats(plan, plan.input[name], given) for name, given in checked(plan, tensors).items()}
+
+
+def checked(plan: Plan, tensors: Given) -> dict[str, torch.Tensor | Sequence[torch.Tensor]]:
+    """The inputs as they are given: names, dtypes and shapes are those that the plan reads."""
     if not isinstance(tensors, Mapping):
         raise LayoutError(
             f"tensors are given as a {type(tensors).__name__}, a mapping from name to tensor is needed",
@@ -25,7 +30,6 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
     for name in tensors:
         input_named(plan, name)
     device_of(tensors)
-    found: dict[str, list[torch.Tensor]] = {}
     for info in plan.inputs:
         if info.name not in tensors:
             raise LayoutError(
@@ -34,8 +38,8 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
                 name="missing-tensor",
                 help=f"expected {' or '.join(info.dtypes)} of shape {list(info.full_shape)}",
             )
-        found[info.name] = experts(plan, info, tensors[info.name])
-    return found
+        _fits(plan, info, tensors[info.name])
+    return {info.name: tensors[info.name] for info in plan.inputs}
 
 
 def input_named(plan: Plan, name: str) -> TensorInfo:
@@ -52,13 +56,21 @@ def input_named(plan: Plan, name: str) -> TensorInfo:
 
 def experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Flat uint8 views of one input, checked: one per expert that the plan reads, or one in all."""
-    if not info.experts or info.shared:
+    _fits(plan, info, given)
+    return _flats(plan, info, given)
+
+
+def _flats(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor) and info.experts and not info.shared:
+        given = list(given.reshape(info.experts, -1))
+    return [flat(given)] if isinstance(given, torch.Tensor) else [flat(given[expert]) for expert in plan.source_experts]
+
+
+def _fits(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> None:
+    stacked = isinstance(given, torch.Tensor) or not isinstance(given, Sequence)
+    if not info.experts or info.shared or stacked:
         matches(info, given, info.full_shape, "")
-        return [flat(given)]
-    if isinstance(given, torch.Tensor) or not isinstance(given, Sequence):
-        matches(info, given, info.full_shape, "")
-        rows = given.reshape(info.experts, -1)
-        return [flat(rows[expert]) for expert in plan.source_experts]
+        return
     if len(given) != info.experts:
         raise LayoutError(
             f"`{info.name}` has {len(given)} tensors, one for each of {info.experts} experts is needed",
@@ -68,7 +80,6 @@ def experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.T
         )
     for expert in plan.source_experts:
         matches(info, given[expert], info.shape, f", expert {expert}")
-    return [flat(given[expert]) for expert in plan.source_experts]
 
 
 def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -46,3 +47,22 @@ def _store(bits: int) -> Any:
 
 load8, load16, load32, load64 = map(_load, (8, 16, 32, 64))
 store8, store16, store32, store64 = map(_store, (8, 16, 32, 64))
+
+
+@numba.njit
+def at(table: Any, index: Any) -> Any:
+    """An entry of a table of int64."""
+    return numba.int64(load64(table + 8 * index))
+
+
+@numba.njit
+def got(base: Any, place: Any) -> Any:
+    """The 4-bit code at a place, counted in codes."""
+    return numba.int64(load8(base + (place >> 1))) >> ((place & 1) << 2) & 15
+
+
+@numba.njit
+def put(base: Any, place: Any, code: Any) -> None:
+    """A 4-bit code beside the other one of its byte."""
+    address, shift = base + (place >> 1), (place & 1) << 2
+    store8(address, numba.uint64(numba.int64(load8(address)) & (240 >> shift) | code << shift))

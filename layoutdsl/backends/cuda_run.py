@@ -21,7 +21,7 @@ import torch
 from layoutdsl.backends import buffers
 from layoutdsl.backends import torch as torch_backend
 from layoutdsl.backends.axes import DATA, KIND, SRC, Grid
-from layoutdsl.backends.boxes import writes
+from layoutdsl.backends.moves import writes
 from layoutdsl.backends.cuda_lower import ALIGNED, Call, Kernel, Lowered, checks, lowered, reductions
 from layoutdsl.backends.cuda_numbers import NUMBERS, numbers_kernel
 from layoutdsl.backends.cuda_orders import Orders

@@ -134,7 +134,7 @@ def _looks_everywhere(given: Given, pair: Pair, tensor: Stored, check: Check) ->
         if check.moves:
             broken("meaning", "a shape is not moved", tensor.name)
         return
-    complete(given, pair, check.moves, tensor.parts, tensor.name)
+    complete(pair, check.moves, tensor.parts, tensor.name)
     for move in check.moves:
         plain = move.kind == "data" and not move.pad and not move.reason and not move.gather_n and not move.gather_k
         if not plain or any(run.join for run in (*move.n, *move.k)):

@@ -9,7 +9,6 @@ from itertools import zip_longest
 from typing import Any, NoReturn
 
 from layoutdsl.errors import LayoutError
-from layoutdsl.laws import PRIME, Point
 from layoutdsl.library import recall
 from layoutdsl.model import Format, Kernel, Module, Spec
 from layoutdsl.plan import Extent, Plan, TensorInfo, params_of
@@ -78,11 +77,6 @@ class Given:
     target: Side
     module: Module
     pairs: tuple[Pair, ...]
-
-    @cached_property
-    def z(self) -> Point:
-        """The point at which sums over addresses are compared, drawn from the plan itself."""
-        return Point(int(self.plan.digest, 16) % (PRIME - 2) + 2)
 
     @cached_property
     def orders(self) -> dict[str, Stored | None]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from layoutdsl import laws
 from layoutdsl.layout import Chain, Run, View
 from layoutdsl.plan import Move
-from layoutdsl.prove.given import Given, Pair, broken
+from layoutdsl.prove.given import Pair, broken
 
 SIDES = {laws.DST: "target", laws.SRC: "source"}
 
@@ -61,7 +61,7 @@ def unused(runs: Iterable[Run], column: int, tensor: str, axis: str) -> None:
 
 
 def complete(
-    given: Given, pair: Pair, moves: Sequence[Move], parts: Sequence[int], tensor: str, k: tuple[int, int] | None = None
+    pair: Pair, moves: Sequence[Move], parts: Sequence[int], tensor: str, k: tuple[int, int] | None = None
 ) -> None:
     """Law `complete` on one rank: moves bring each element of the parts along n once, each move all of k."""
     low, high = k or (0, pair.matrix.k.length)
@@ -77,12 +77,12 @@ def complete(
         if any(run.part != -1 for run in move.k):
             broken("meaning", "a run along k belongs to no part", tensor)
         lie_within(move.k, low, high, tensor, "k")
-        if not laws.covers(move.k, low, high, given.z):
+        if not laws.covers(move.k, low, high, laws.DRAWN):
             broken("complete", f"{_where(move.k, low, high, 'k')} is not moved exactly once", tensor)
     for part, runs in by_part.items():
         length = pair.matrix.n[part].length
         lie_within(runs, 0, length, tensor, "n")
-        if not laws.covers(runs, 0, length, given.z):
+        if not laws.covers(runs, 0, length, laws.DRAWN):
             of = f" of part {pair.matrix.parts[part]}" if pair.matrix.parts else ""
             broken("complete", f"{_where(runs, 0, length, 'n')}{of} is not moved exactly once", tensor)
 

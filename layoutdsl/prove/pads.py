@@ -82,7 +82,7 @@ class Pads:
             self._covers(runs, 0, length, "n")
 
     def _covers(self, runs: Sequence[Run], low: int, high: int, axis: str) -> None:
-        if not laws.covers(runs, low, high, self.given.z):
+        if not laws.covers(runs, low, high, laws.DRAWN):
             at = laws.uncovered(runs, low, high)
             self._fail("once", f"{'some element' if at is None else f'{axis} {at}'} is not padded exactly once")
 

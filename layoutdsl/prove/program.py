@@ -50,7 +50,7 @@ class _Prover:
         pads = [move for move in program.moves if move.kind == "pad"]
         if (*brought, *pads) != program.moves:
             self._fail("meaning", f"its moves must be {kind}, then pads")
-        complete(self.given, self.pair, brought, target.parts, target.name)
+        complete(self.pair, brought, target.parts, target.name)
         join(brought, target.name)
         if kind == "value":
             self._made(brought)
@@ -143,7 +143,7 @@ class _Prover:
         if [operand.role for operand in self.program.operands] != needed:
             self._fail("value", f"the recode {recode.name} needs the operands {', '.join(needed) or 'none'}")
         for operand in self.program.operands:
-            complete(self.given, self.pair, operand.moves, self.target.parts, self.target.name)
+            complete(self.pair, operand.moves, self.target.parts, self.target.name)
             self._operand(operand)
 
     def _operand(self, operand: Operand, *, at_k: int | None = None) -> None:
@@ -159,7 +159,7 @@ class _Prover:
 
     def _once(self) -> None:
         moves = [*self.program.moves, *(self.program.fill.moves if self.program.fill else ())]
-        z, total = self.given.z, self.target.codes
+        z, total = laws.DRAWN, self.target.codes
         if (sum(z.written(move.n) * z.written(move.k) for move in moves) - z.series(1, total)) % laws.PRIME:
             wrong = laws.miswritten([(move.n, move.k) for move in moves], total)
             where, times = (f"code {wrong[0]}", wrong[1]) if wrong else ("some code", None)
@@ -190,7 +190,7 @@ class _Prover:
         moves: list[Move] = []
         for first, count in beside:
             inside = [move for move in fill.moves if move.k and first <= move.k[0].x < first + count]
-            complete(self.given, self.pair, inside, self.target.parts, self.target.name, (first, first + count))
+            complete(self.pair, inside, self.target.parts, self.target.name, (first, first + count))
             nearest = 0 if first < self.pair.matrix.k.front else self.length - 1
             self._operand(replace(fill, moves=tuple(inside)), at_k=nearest)
             moves += inside

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from layoutdsl import laws
-from layoutdsl.laws import PRIME, Point
+from layoutdsl.laws import DRAWN, PRIME, Point
 from layoutdsl.layout import View, runs
 from layoutdsl.plan import Plan, Program
 from layoutdsl.prove.given import Given, Pair, broken
 from layoutdsl.resolve import Stored
+
+EXPERTS = Point.drawn()
+"""The point for experts, apart from that for addresses."""
 
 SHARED = (
     "source",
@@ -67,19 +70,17 @@ def _are_all_ranks(plans: Sequence[Plan]) -> None:
 
 
 def _complete(plans: Sequence[Given], at: int, source: str) -> None:
-    z = plans[0].z
-    expert = Point(pow(z.z, 3, PRIME))
     found = 0
     for given in plans:
-        read = _read(given.plan.programs[at], source, z)
+        read = _read(given.plan.programs[at], source)
         for one in given.plan.source_experts:
-            found += read * expert.power(one)
+            found += read * EXPERTS.power(one)
     output = plans[0].plan.programs[at].output
     pair = next(pair for pair in plans[0].pairs if any(t.name == output for held in pair.target.values() for t in held))
     tensor = next(tensor for held in pair.source.values() for tensor in held if tensor.name == source)
     often = _places(plans)
     wanted = _stored(plans[0], at, pair, tensor)
-    wanted *= sum(often[one] * expert.power(one) for one in often) if often else 1
+    wanted *= sum(often[one] * EXPERTS.power(one) for one in often) if often else 1
     if tensor.role == "bias" and pair.matrix.k.cut:
         k = pair.matrix.k  # it stands on rank 0 alone, which reads it once
         wanted = wanted * k.length * pow(k.size, -1, PRIME)
@@ -97,19 +98,19 @@ def _places(plans: Sequence[Given]) -> dict[int, int]:
     return {expert: count // tp for expert, count in found.items()}
 
 
-def _read(program: Program, source: str, z: Point) -> int:
+def _read(program: Program, source: str) -> int:
     """Sum over what one rank reads of a source."""
     found = 0
     for move in program.moves:
         if move.kind == "data":
             n = [run for run in move.n if program.sources[run.part] == source]
-            found += z.total(n, laws.SRC) * z.total(move.k, laws.SRC)
+            found += DRAWN.total(n, laws.SRC) * DRAWN.total(move.k, laws.SRC)
     return found
 
 
 def _stored(given: Given, at: int, pair: Pair, tensor: Stored) -> int:
     """Sum over all elements that one expert of a source tensor holds, shared ones as often as elements share them."""
-    z, k = given.z, pair.matrix.k
+    z, k = DRAWN, pair.matrix.k
     data = [move for move in given.plan.programs[at].moves if move.kind == "data"]
     along_k = z.series(1, k.size) if any(move.gather_k for move in data) else z.prefix(tensor.k[0].chain, k.size)
     along_n = 0

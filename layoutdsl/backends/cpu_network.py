@@ -1,0 +1,159 @@
+"""Blocks of codes that change places inside vectors: which digits of a move they hold, and the exchanges between them.
+
+Loops of a move are split into digits of two. Those whose step is small on either side form a block: vectors are read,
+codes change places among them, vectors are written. With 4-bit codes, GPTQ's `k = kw kp:8`, `n` beside it, to a kernel
+that has k's parity outermost in a word and the rest of n and k elsewhere is
+
+    digit   source step   target step
+    kp0     1             4             in a vector on both sides
+    kp1     2             128           in a source vector; which of the target's
+    kw0     n * 8         1             which of the source's vectors; in a target's
+
+and exchanges of one digit of the vector's number with one of the place inside lead from left to right. A granule is
+what is read, or written, of one address: a vector, or half or a quarter of one where no more lies together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+BITS = 256
+"""Of a vector."""
+
+REGISTERS = 4
+"""A block has at most 2^4 vectors: as many as most processors have registers."""
+
+GRANULES = ((256, 256), (128, 256), (256, 128), (64, 256), (256, 64), (128, 128), (64, 128), (128, 64), (64, 64),
+            (32, 256), (256, 32), (32, 64), (64, 32))  # fmt: skip
+"""Bits that lie together at the source and at the target, the best first."""
+
+Loop = tuple[int, int, int, int]
+"""(axis, count, target step, source step) in codes."""
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A digit of two of one axis (0 is n, 1 is k), with its steps in codes."""
+
+    axis: int
+    dst: int
+    src: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is exchanged in a block. Digits are numbered as the source has them: first those of the place in a vector,
+    then those of the vector's number. `axes` says which axis each is of; `reads` and `writes` count those in a granule.
+
+    swaps: ("word", q, p) exchanges digit q of the vector's number with digit p of the place, ("code", p, r) two digits
+    of the place. line: the digit that makes two granules of the target lie together; -1 where none does.
+    """
+
+    bits: int
+    reads: int
+    writes: int
+    axes: tuple[int, ...]
+    swaps: tuple[tuple[str, int, int], ...]
+    line: int = -1
+
+    @property
+    def inside(self) -> int:
+        """How many digits the place in a vector has."""
+        return (BITS // self.bits).bit_length() - 1
+
+    @property
+    def vectors(self) -> int:
+        return 1 << len(self.axes) - self.inside
+
+    @property
+    def written(self) -> list[int]:
+        """The digits in the order in which the target has them."""
+        order = list(range(len(self.axes)))
+        for kind, a, b in self.swaps:
+            a += self.inside if kind == "word" else 0
+            order[a], order[b] = order[b], order[a]
+        return order
+
+
+@dataclass(frozen=True)
+class Block:
+    """A network and the digits that it was made for, in its order."""
+
+    network: Network
+    digits: tuple[Digit, ...]
+
+
+def blocks(bits: int, loops: Sequence[Loop]) -> Iterator[Block]:
+    """The blocks that loops can be cut into, the best first."""
+    for reads, writes in GRANULES:
+        found = _block(bits, _digits_in(reads, bits), _digits_in(writes, bits), loops)
+        if found is not None:
+            yield found
+
+
+def _digits_in(width: int, bits: int) -> int:
+    return (width // bits).bit_length() - 1
+
+
+def _block(bits: int, reads: int, writes: int, loops: Sequence[Loop]) -> Block | None:
+    rest, inside = list(loops), _digits_in(BITS, bits)
+    granule = [taken(rest, 1 << at, "src") for at in range(reads)]
+    known = {digit.dst for digit in granule if digit is not None}
+    others = [taken(rest, 1 << at, "dst") for at in range(writes) if 1 << at not in known]
+    if None in granule or None in others:
+        return None
+    digits, words = [digit for digit in granule if digit], [digit for digit in others if digit]
+    room = inside + REGISTERS - len(digits) - len(words)
+    line = next((digit for digit in digits if digit.dst == 1 << writes), None)
+    if line is None and room > 0:
+        line = taken(rest, 1 << writes, "dst")
+        words += [line] if line is not None else []
+    while len(digits) + len(words) < inside:
+        more = smallest(rest)
+        if more is None:
+            return None
+        words.append(more)
+    if room < 0:
+        return None
+    for at in range(reads, inside):
+        wanted = next((word for word in words if word.dst == 1 << at and at < writes), None)
+        free = [word for word in words if not word.dst < 1 << writes] if at >= writes else []
+        chosen = wanted or (free or words)[0]
+        words.remove(chosen)
+        digits.append(chosen)
+    ordered = (*digits, *words)
+    swaps = tuple(_swaps(digits, words, writes))
+    axes = tuple(digit.axis for digit in ordered)
+    return Block(Network(bits, reads, writes, axes, swaps, -1 if line is None else ordered.index(line)), ordered)
+
+
+def taken(rest: list[Loop], step: int, side: str) -> Digit | None:
+    """A digit with that step, split off the loops."""
+    for at, (axis, count, dst, src) in enumerate(rest):
+        if (dst if side == "dst" else src) == step and count > 1:
+            rest[at] = (axis, count // 2, 2 * dst, 2 * src)
+            return Digit(axis, dst, src)
+    return None
+
+
+def smallest(rest: list[Loop]) -> Digit | None:
+    """The digit with the smallest target step that is left."""
+    left = [loop for loop in rest if loop[1] > 1]
+    return taken(rest, min(left, key=lambda loop: loop[2])[2], "dst") if left else None
+
+
+def _swaps(inside: list[Digit], words: list[Digit], writes: int) -> Iterator[tuple[str, int, int]]:
+    """Exchanges until the place inside a granule has the target's order; both lists are changed."""
+    while wrong := [at for at in range(writes) if inside[at].dst != 1 << at]:
+        numbers = [digit.dst for digit in words]
+        at = next((at for at in wrong if 1 << at in numbers), None)
+        if at is not None:
+            q = numbers.index(1 << at)
+            inside[at], words[q] = words[q], inside[at]
+            yield "word", q, at
+        else:
+            at = wrong[0]
+            other = next(p for p, digit in enumerate(inside) if digit.dst == 1 << at)
+            inside[at], inside[other] = inside[other], inside[at]
+            yield "code", at, other
