@@ -396,6 +396,12 @@ class Plan:
 
         return invert(self, specs=specs)
 
+    def irreversible(self, *, specs: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
+        """(source tensor, what is lost) of those that `inverse` does not give back byte for byte."""
+        from layoutdsl.irreversible import irreversible
+
+        return irreversible(self, specs)
+
     def reads(self) -> Mapping[str, Reads]:
         """The bytes that are needed of each input, inside the tensor of one expert; all others may hold anything."""
         from layoutdsl.reads import reads

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from layoutdsl import LayoutError, compile_plan, conform
 from layoutdsl import recodes as definition
-from layoutdsl.backends import torch_scratch
+from layoutdsl.backends import BACKENDS, torch_scratch
 from layoutdsl.backends.torch_recodes import STORED, decode, encode, signed, twin, unsigned, vanished
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.library import files, load_spec
@@ -598,7 +598,7 @@ def test_what_vanishes():
 
 # --- what callers give ------------------------------------------------------------------------------------------------
 
-BOTH = pytest.mark.parametrize("backend", ["torch", "reference"])
+EVERY = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "cuda"])  # it has tensors on a GPU
 GPTQ = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 128}, params={"qzeros": False, "g_idx": False})
 MOE = compile_plan(
     "fp8",
@@ -623,7 +623,7 @@ def refusal(plan: Plan, backend: str, tensors: dict, **options) -> str:
     return caught.value.message
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -650,14 +650,14 @@ def test_inputs_that_do_not_fit(backend, change, message):
     assert refusal(GPTQ, backend, tensors) == message
 
 
-@BOTH
+@EVERY
 def test_an_axis_of_one_may_stand_anywhere(backend):
     tensors = tensors_of(GPTQ)
     tensors["linear.scales"] = tensors["linear.scales"].reshape(64, 1)
     assert outcome(GPTQ, tensors, backend) == outcome(GPTQ, tensors_of(GPTQ), backend)
 
 
-@BOTH
+@EVERY
 def test_experts_that_do_not_fit(backend):
     tensors = {name: list(tensor) for name, tensor in tensors_of(MOE).items()}
     short = {**tensors, "w2.weight": tensors["w2.weight"][:3]}
@@ -668,7 +668,7 @@ def test_experts_that_do_not_fit(backend):
     assert outcome(MOE, others, backend) == outcome(MOE, tensors, backend), "experts of other ranks are not needed"
 
 
-@BOTH
+@EVERY
 def test_a_refused_value_has_a_place(backend):
     tensors = tensors_of(MOE)
     tensors["w13.up.weight"].view(torch.uint8)[3, 20, 9] = 0xFF
@@ -701,7 +701,7 @@ def test_an_order_of_unequal_groups_is_refused_before_anything_is_written():
     assert {name: raw(tensor) for name, tensor in out.items()} == before
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -727,7 +727,7 @@ def test_out_that_does_not_fit(backend, change, message):
     assert refusal(GPTQ, backend, tensors_of(GPTQ), out=out) == message
 
 
-@BOTH
+@EVERY
 def test_out_keeps_its_storage(backend):
     out = outputs_of(MOE)
     pointers = {name: tensor.data_ptr() for name, tensor in out.items()}
@@ -739,7 +739,7 @@ def test_out_keeps_its_storage(backend):
     }
 
 
-@BOTH
+@EVERY
 def test_out_may_lie_on_the_inputs(backend):
     plan = compile_plan(
         "awq",
@@ -758,7 +758,35 @@ def test_out_may_lie_on_the_inputs(backend):
     assert {name: raw(tensor) for name, tensor in out.items()} == {name: raw(tensor) for name, tensor in want.items()}
 
 
-@BOTH
+@EVERY
+@pytest.mark.parametrize("shift", [-96, -4, 4, 96])
+def test_out_may_lie_on_a_part_of_the_inputs(backend, shift):
+    """Bytes further on or back: what is written first would be read later, were it not made apart."""
+    tensors = tensors_of(GPTQ)
+    size = tensors["linear.qweight"].nbytes
+    room = torch.zeros(size + 2 * abs(shift), dtype=torch.uint8)
+    given, made = room[abs(shift) :][:size], room[abs(shift) + shift :][:size]
+    given.copy_(tensors["linear.qweight"].view(-1).view(torch.uint8))
+    tensors["linear.qweight"] = given.view(torch.int32).view(16, 64)
+    wanted = outcome(GPTQ, {name: tensor.clone() for name, tensor in tensors.items()}, "reference")
+    out = outputs_of(GPTQ) | {"linear.weight": made.view(torch.int32).view(8, 128)}
+    assert outcome(GPTQ, tensors, backend, out=out) == wanted
+    assert out["linear.weight"].data_ptr() == made.data_ptr()
+
+
+@EVERY
+def test_outputs_that_share_memory(backend):
+    out = outputs_of(MOE)
+    room = torch.zeros(2 * out["w2.weight"].nbytes, dtype=torch.uint8)
+    for at, name in enumerate(("w2.weight", "w2.weight_scale")):
+        part = room[at * 64 :][: out[name].nbytes]
+        out[name] = part.view(out[name].dtype).view(out[name].shape)
+    message = "`w2.weight` and `w2.weight_scale` of `out` share memory"
+    assert refusal(MOE, backend, tensors_of(MOE), out=out) == message
+    assert not room.any()
+
+
+@EVERY
 def test_inputs_that_are_not_contiguous(backend):
     tensors = tensors_of(MOE)
     strided = {name: torch.stack([tensor, tensor], dim=-1)[..., 0] for name, tensor in tensors.items()}

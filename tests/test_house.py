@@ -41,6 +41,7 @@ LAYERS = (
     "choose",
     "nearest",  # tries settings for the compiler, which hands it the means
     "compile",
+    "irreversible",
     "strips",
     "reads",
     "spans",
@@ -66,7 +67,8 @@ LAYERS = (
 )
 # Against that order on purpose, inside a function or for types: the methods of a Plan open the doors of later stages.
 AGAINST = {
-    ("plan", later) for later in ("prove", "compile", "explain", "reads", "spans", "backends", "backends.update")
+    ("plan", later)
+    for later in ("prove", "compile", "irreversible", "explain", "reads", "spans", "backends", "backends.update")
 }
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -155,7 +156,21 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
                 help="kernels read contiguous tensors; allocate it with torch.empty",
             )
         found[info.name] = given_out
+    _apart(found)
     return found
+
+
+def _apart(out: Mapping[str, torch.Tensor]) -> None:
+    """LayoutError where two outputs share memory: one would be written over the other."""
+    placed = sorted((tensor.data_ptr(), tensor.nbytes, name) for name, tensor in out.items() if tensor.nbytes)
+    for (begin, size, name), (other_begin, _, other) in pairwise(placed):
+        if begin + size > other_begin and out[name].device == out[other].device:
+            raise LayoutError(
+                f"`{name}` and `{other}` of `out` share memory",
+                code="LP354",
+                name="outputs-overlap",
+                help="give each output storage of its own",
+            )
 
 
 def device_of(given: Given) -> torch.device:
