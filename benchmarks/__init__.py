@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-MODULES = ("compile_time", "padding", "repack", "memory", "pairs", "layers", "growth", "first_use")
+MODULES = ("compile_time", "padding", "repack", "memory", "pairs", "layers", "growth", "in_place", "first_use")
 
 Scale = Literal["full", "quick"]
 

@@ -86,8 +86,8 @@ class Ledger:
 
     def pending_of(self, pieces: Collection[Piece]) -> tuple[Pending, ...]:
         """Those of these pieces that are held."""
-        spanning = {step.spans: self.spanning(step.spans) for step in self.steps if step.spans not in self._settled}
-        waits = {name: self._lacking(jobs) for name, jobs in spanning.items() if name}
+        spanning = {step.spans for step in self.steps} - self._settled - {""}
+        waits = {name: self._lacking(self.spanning(name)) for name in spanning}
         found: list[Pending] = []
         for piece in self.sorted(self.held & set(pieces)):
             others = self._lacking(self._due[piece])

@@ -85,6 +85,18 @@ def partial(plan: Plan, taken: Collection[Step], experts: Sequence[int]) -> Plan
     )
 
 
+def of_some(plan: Plan, count: int) -> Plan:
+    """A plan of so many experts, whichever they are: it takes their tensors alone, and calls them 0, 1 and so on."""
+    if not plan.experts[0]:
+        return plan
+    return replace(
+        plan,
+        experts=(count, 0, count),
+        slots=(),
+        inputs=tuple(replace(info, experts=count if info.experts else 0) for info in plan.inputs),
+    )
+
+
 # --- what needs what --------------------------------------------------------------------------------------------------
 
 

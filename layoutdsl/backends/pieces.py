@@ -50,3 +50,13 @@ def inputs(plan: Plan, there: Mapping[Piece, torch.Tensor]) -> dict[str, Any]:
         else:
             found[info.name] = there[Piece(info.name, None)]
     return found
+
+
+def inputs_of_some(plan: Plan, experts: Sequence[int], there: Mapping[Piece, torch.Tensor]) -> dict[str, Any]:
+    """The same for a plan of some experts (partial.of_some), which are these."""
+    return {
+        info.name: [there[Piece(info.name, expert)] for expert in experts]
+        if is_apart(info)
+        else there[Piece(info.name, None)]
+        for info in plan.inputs
+    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -71,14 +70,12 @@ class Spanning:
             help=f"begin anew with `plan.updates(out)` and give {needs} of all experts; nothing else is needed",
         )
 
-    def with_witness(self, slots: Sequence[int], there: Pieces) -> tuple[Plan, dict[str, Any]]:
-        """The plan that writes these experts and, after them, the witness; and its inputs."""
+    def beside(self, slots: Sequence[int]) -> tuple[int, Pieces]:
+        """Another expert, by its number in the source, with the scales of the witness."""
         assert self.witness is not None
         experts = self._experts(slots)
         other = next(expert for expert in self.plan.source_experts if expert not in experts)
-        some = partial(self.plan, [self.step], [*experts, other])
-        scales = {piece_of(self.plan, name, other): one for name, one in self.witness[1].items()}
-        return some, inputs(some, scales | there)
+        return other, {piece_of(self.plan, name, other): one for name, one in self.witness[1].items()}
 
     def note(self, slots: Sequence[int], seen: Tops, there: Pieces) -> None:
         """These tops have been seen, and of these experts all has been written that follows."""

@@ -7,18 +7,17 @@ plans as differ among the experts, and a backend's `amend` carries them out. Wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import torch
 
 from layoutdsl.backends import amend, buffers
-from layoutdsl.backends.pieces import Given, Pieces, inputs, pieces
+from layoutdsl.backends.pieces import Given, Pieces, inputs, inputs_of_some, pieces
 from layoutdsl.backends.reduced import Spanning, Tops
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import Job, Ledger, Pending, Piece, is_apart
-from layoutdsl.partial import partial
+from layoutdsl.partial import of_some, partial
 from layoutdsl.plan import Plan
 
 
@@ -40,15 +39,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Work:
-    """A partial plan, its inputs, and the storage that it writes into."""
+    """Steps for some experts, by their numbers in the source: their tensors, and the storage that they write into.
+    plan: the partial plan, which is the same for all experts, so that backends find again what they know of it."""
 
     plan: Plan
-    tensors: dict[str, Any]
+    steps: frozenset[int]
+    experts: Sequence[int]
+    there: Pieces
     out: dict[str, torch.Tensor]
 
     def apart(self) -> Work:
         """The same into other storage."""
-        return Work(self.plan, self.tensors, {name: torch.empty_like(tensor) for name, tensor in self.out.items()})
+        return replace(self, out={name: torch.empty_like(tensor) for name, tensor in self.out.items()})
 
 
 class Updates(Mapping[str, torch.Tensor]):
@@ -63,6 +65,7 @@ class Updates(Mapping[str, torch.Tensor]):
         self._ledger = Ledger(plan)
         self._held: Pieces = {}
         reductions = {reduction.name: reduction for reduction in plan.reductions}
+        self._plans: dict[tuple[frozenset[int], int], Plan] = {}
         self._spanning = {
             at: Spanning(plan, reductions[step.spans], step) for at, step in enumerate(self._ledger.steps) if step.spans
         }
@@ -113,11 +116,11 @@ class Updates(Mapping[str, torch.Tensor]):
         there, ready = self._held | new, self._ledger.ready(new.keys())
         seen, whole, alone = self._reduce(ready, there)
         batches = _batches([job for job in ready if job.step not in self._spanning], whole, self._ledger.slots)
-        works = [self._work(batch, there) for batch in batches]
-        beside = {step: self._beside(step, slots, there) for step, slots in alone.items()}
+        works = [self._in_place(batch, there) for batch in batches]
+        beside = {step: self._beside_witness(step, slots, there) for step, slots in alone.items()}
         # What one of them refuses is refused before the first one writes.
         for work in (*beside.values(), *(work.apart() for work in works[1:]), *works):
-            amend(self.backend, work.plan, work.tensors, work.out)
+            self._carry_out(work)
         for step, work in beside.items():
             self._take(alone[step], work)
         batches += [Batch(frozenset({step}), slots) for step, slots in alone.items()]
@@ -152,20 +155,40 @@ class Updates(Mapping[str, torch.Tensor]):
             piece: new[piece].detach().clone() if piece in new else self._held[piece] for piece in self._ledger.held
         }
 
-    def _work(self, batch: Batch, there: Pieces) -> Work:
+    def _carry_out(self, work: Work) -> None:
+        try:
+            amend(self.backend, work.plan, inputs_of_some(work.plan, work.experts, work.there), work.out)
+        except LayoutError:
+            # Its experts are 0, 1 and so on; the same plan with their own numbers tells which one is refused.
+            plan = self._partial(work.steps, work.experts)
+            amend(self.backend, plan, inputs(plan, work.there), work.out)
+            raise
+
+    def _in_place(self, batch: Batch, there: Pieces) -> Work:
         """A batch of neighbours, into the storage."""
-        experts = [self.plan.source_experts[slot] for slot in batch.slots]
-        plan = partial(self.plan, [self._ledger.steps[step] for step in batch.steps], experts)
+        plan = self._plan(batch.steps, len(batch.slots))
         first, end = batch.slots[0], batch.slots[-1] + 1
         out = {
             info.name: self._rows(info.name)[first:end] if is_apart(info) else self[info.name] for info in plan.outputs
         }
-        return Work(plan, inputs(plan, there), out)
+        return Work(plan, batch.steps, [self.plan.source_experts[slot] for slot in batch.slots], there, out)
 
-    def _beside(self, step: int, slots: Sequence[int], there: Pieces) -> Work:
-        """A step of some experts beside the witness, into storage of its own."""
-        plan, tensors = self._spanning[step].with_witness(slots, there)
-        return Work(plan, tensors, {info.name: self[info.name].new_empty(info.full_shape) for info in plan.outputs})
+    def _beside_witness(self, step: int, slots: Sequence[int], there: Pieces) -> Work:
+        """A step of some experts and the witness, into storage of its own."""
+        other, witness = self._spanning[step].beside(slots)
+        experts = [*(self.plan.source_experts[slot] for slot in slots), other]
+        plan = self._plan(frozenset({step}), len(experts))
+        out = {info.name: self[info.name].new_empty(info.full_shape) for info in plan.outputs}
+        return Work(plan, frozenset({step}), experts, witness | there, out)
+
+    def _plan(self, numbers: frozenset[int], count: int) -> Plan:
+        """The partial plan of these steps for so many experts, made once."""
+        if (numbers, count) not in self._plans:
+            self._plans[numbers, count] = of_some(self._partial(numbers, range(count)), count)
+        return self._plans[numbers, count]
+
+    def _partial(self, numbers: frozenset[int], experts: Sequence[int]) -> Plan:
+        return partial(self.plan, [self._ledger.steps[at] for at in numbers], experts)
 
     def _take(self, slots: Sequence[int], work: Work) -> None:
         """Bring the experts from storage of their own to their places."""
