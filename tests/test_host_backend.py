@@ -77,6 +77,17 @@ def test_numbers_found_in_the_data(pair, module):
     same_as_the_reference("host", 12, *pair, module)
 
 
+@pytest.mark.parametrize("value", [0.02, 0.0298, 0.0, -0.0149, float("nan"), float("inf"), 2.0**-130])
+@pytest.mark.parametrize("part", ["q", "k"])
+def test_global_scales_that_do_not_fit_each_other(part, value):
+    plan = compile_plan(
+        "nvfp4", "marlin_nvfp4_a16", "linear_fused", {"n": (64, 32, 32), "k": 64}, params={"module.names": "q,k,v"}
+    )
+    tensors = drawn_inputs_of(plan, 0, "mild")
+    tensors[f"linear.{part}.weight_scale_2"].fill_(value)
+    assert outcome(plan, tensors, "host") == outcome(plan, tensors, "torch")
+
+
 # --- sizes at which tiles are moved -----------------------------------------------------------------------------------
 
 LARGE = (
