@@ -105,9 +105,11 @@ template <class Scale> struct GlobalScales {
     // target reads every code of these, so that nothing moves but what would overflow.
     LD_DEVICE i64 shift(double top, i64 power, bool within, u32 expert, bool& bad) const {
         bool folded = false;
+#pragma unroll 1
         for (i64 part = 0; part < parts; ++part) folded |= ratio(part, expert, bad) != 0;
         if (top == 0.0) return 0;
-        const i64 room = exponent_of(448.0 * 128.0 / (top * power_of_two(power)));
+        const double limit = 448.0 * 128.0, scaled = top * power_of_two(power);
+        const i64 room = exponent_of(limit) - exponent_of(scaled) - (mantissa_of(limit) < mantissa_of(scaled));
         if (within) return folded && room < 0 ? room : 0;
         return folded || room > 0 ? room : 0;
     }

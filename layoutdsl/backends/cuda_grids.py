@@ -36,6 +36,8 @@ _OF_POWER = ("rescale", "reciprocal", "offset", "int16_undo", "ramp", "nvfp4_sca
 _OF_LARGEST = ("int16_scale", "stepwise", "largest")
 _OF_SCALES = ("nvfp4_scale", "nvfp4_global")
 _SOURCELESS = ("ramp", "largest")
+_IN_CODES = ("copy", "offset", "fold_sign", "ramp", *ZERO_POINTS)
+"""Recodes that never look at a code's value."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,8 @@ def _write(form: Form) -> Iterator[str]:
     bits, codes = code_named(form.target).bits, 1 << len(form.unit)
     yield f"const u32 i = at.n{_shift('<<', form, 'n')}, j = at.k{_shift('<<', form, 'k')};"
     yield f"u32 word = 0{', kept = 0' if form.mixed else ''}{', zeros = 0' if form.counts else ''};"
+    if form.recode not in _IN_CODES:
+        yield "#pragma unroll 1"  # recodes of values are long, and few
     yield f"for (u32 c = 0; c < {codes}; ++c) {{"
     yield f"    const u32 a = i{_place(form.unit, 'n')}, b = j{_place(form.unit, 'k')};"
     if form.mixed:
