@@ -13,8 +13,7 @@ from layoutdsl import Plan, compile_plan
 from layoutdsl.backends import torch_programs, torch_scratch
 from layoutdsl.backends.boxes import Addresses, Box, tiles
 from layoutdsl.backends.torch_codes import Codes
-from layoutdsl.backends.torch_lower import halved, lower
-from layoutdsl.backends.torch_orders import straight
+from layoutdsl.backends.torch_lower import halved, lower, straight
 from layoutdsl.backends.torch_sources import data
 from layoutdsl.backends.torch_words import Words, carry
 from layoutdsl.codes import code_named

@@ -13,11 +13,12 @@ import math
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from layoutdsl.plan import Move
+
+if TYPE_CHECKING:
+    import torch
 
 Loop = tuple[int, int, int, int, int]
 """(axis, count, dx, ddst, dsrc); axis 0 is n, 1 is k."""
@@ -42,14 +43,6 @@ class Addresses:
     def moved(self, by: int) -> Addresses:
         return replace(self, at=self.at + by)
 
-    def index(self, device: torch.device) -> torch.Tensor:
-        """The addresses as a tensor."""
-        found = torch.tensor([self.at], device=device)
-        for size, step in zip(self.sizes, self.steps):
-            if size > 1:
-                found = (found.unsqueeze(-1) + torch.arange(size, device=device) * step).view(-1)
-        return found.view(self.sizes)
-
     def odd(self) -> int | None:
         """A dimension along which addresses are even and odd in turns."""
         return next((at for at, size in enumerate(self.sizes) if size > 1 and self.steps[at] % 2), None)
@@ -71,6 +64,11 @@ class Addresses:
             return None
         even = self.every_other(dim, 0)
         return even.halved() if even.odd() is None else None
+
+
+def in_halves(where: Addresses, bits: int) -> bool:
+    """Whether codes do not fill bytes, so that each is put beside what stands there."""
+    return bits == 4 and where.paired() is None
 
 
 class Last:
@@ -224,7 +222,7 @@ def written(box: Box, made: torch.Tensor) -> torch.Tensor:
 
 def first(mask: torch.Tensor) -> int | None:
     """Index of the first element that is set."""
-    return int(mask.reshape(-1).to(torch.uint8).argmax()) if bool(mask.any()) else None
+    return int(mask.reshape(-1).byte().argmax()) if bool(mask.any()) else None
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:

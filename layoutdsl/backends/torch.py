@@ -1,7 +1,10 @@
-"""The conversion with torch, on words where a program has launches, else code by code, in pieces that stay in a cache.
+"""The conversion with torch: whole words at a time where it can be, else code by code, in pieces that stay in a cache.
 
-Works on any device and never loops over elements. Launches (cpu_lower.py) are exchanges of codes between whole words
-(torch_words.py); all else is read, recoded and written a box at a time (torch_programs.py).
+    torch_lower       boxes as exchanges of codes between words; torch_words carries them out, torch_orders sorts first
+    torch_programs    what is left, and what may be refused: a piece of a box is read, recoded and written
+    torch_sources     the inputs, through orders where an axis is gathered; torch_operands what stands beside a code
+
+Works on any device and never loops over elements.
 
 Without `out` every tensor is made in one pass, and nothing is returned where a value is refused. With `out`, every
 check and every recode that may refuse runs first, and nothing is written before all have passed; outputs that overlap
@@ -180,12 +183,11 @@ class Converter:
 
     def lost(self) -> list[Lost]:
         """What `write` has lost to 0."""
-        found: list[Lost] = []
-        for (name, expert), pieces in self.vanished.items():
-            count = int(torch.stack([count for count, _ in pieces]).sum()) if pieces else 0
-            if count:
-                found.append(Lost(name, self.plan.source_experts[expert], count, sum(of for _, of in pieces)))
-        return found
+        counts = {key: [sum(column) for column in zip(*pieces)] for key, pieces in self.vanished.items() if pieces}
+        return [
+            Lost(name, self.plan.source_experts[expert], count, of)
+            for (name, expert), (count, of) in counts.items() if count
+        ]
 
     def _check(self, check: Check, expert: int) -> None:
         check_holds(check, self.sources, expert)

@@ -9,7 +9,7 @@ import torch
 
 from layoutdsl.backends.boxes import Box, boxes, first
 from layoutdsl.backends.places import place, refused
-from layoutdsl.backends.torch_codes import Codes
+from layoutdsl.backends.torch_codes import Codes, indexed
 from layoutdsl.backends.torch_recodes import STORED, unsigned
 from layoutdsl.backends.torch_scratch import piece
 from layoutdsl.backends.torch_sources import Sources
@@ -69,6 +69,6 @@ def _expected(check: Check, box: Box, other: Codes | None, device: torch.device)
         return _numbers(other, box)
     if check.kind == "order":
         group, start = check.expect
-        k = box.along(1, 2, box.at[1] + start).index(device)
+        k = indexed(box.along(1, 2, box.at[1] + start), device)
         return k // group if group else torch.zeros_like(k)
     return torch.tensor(check.expect[0], device=device)

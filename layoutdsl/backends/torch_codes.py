@@ -36,7 +36,7 @@ class Codes:
             return where.of(self.wide)
         begin = where.low - where.low % 2
         grid = where.moved(-begin)
-        index, shift = self.reading.of(grid, lambda: _bytes(grid.index(self.flat.device)))
+        index, shift = self.reading.of(grid, lambda: _bytes(indexed(grid, self.flat.device)))
         return _gathered(self.flat[begin // 2 :], index).bitwise_right_shift_(shift).bitwise_and_(15)
 
     def take(self, n: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ class Codes:
             self.write(where.every_other(dim, 1), high)
 
     def fill(self, where: Addresses, code: int) -> None:
-        """One code everywhere, in words as wide as the addresses allow."""
+        """One code everywhere, in words as wide as the addresses allow; nothing but halves of bytes needs memory."""
         widest = 8 * math.gcd(8, self.flat.storage_offset(), self.flat.data_ptr())
         bits, paired = self.bits, where.paired()
         while paired is not None and 2 * bits <= widest:
@@ -89,7 +89,16 @@ class Codes:
 
     def _index(self, where: Addresses) -> torch.Tensor:
         grid = where.moved(-where.low)
-        return self.writing.of(grid, lambda: grid.index(self.flat.device).view(-1))
+        return self.writing.of(grid, lambda: indexed(grid, self.flat.device).view(-1))
+
+
+def indexed(where: Addresses, device: torch.device) -> torch.Tensor:
+    """Addresses as a tensor."""
+    found = torch.tensor([where.at], device=device)
+    for size, step in zip(where.sizes, where.steps):
+        if size > 1:
+            found = (found.unsqueeze(-1) + torch.arange(size, device=device) * step).view(-1)
+    return found.view(where.sizes)
 
 
 def _gathered(codes: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

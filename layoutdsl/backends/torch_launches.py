@@ -8,8 +8,8 @@ import torch
 
 from layoutdsl.backends.boxes import Box, Last
 from layoutdsl.backends.moves import shares
-from layoutdsl.backends.torch_lower import Launch, lower
-from layoutdsl.backends.torch_orders import in_order, straight
+from layoutdsl.backends.torch_lower import Launch, lower, straight
+from layoutdsl.backends.torch_orders import in_order
 from layoutdsl.backends.torch_sources import Sources, data
 from layoutdsl.backends.torch_word_recodes import recoded
 from layoutdsl.backends.torch_words import carry

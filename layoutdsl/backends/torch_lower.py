@@ -1,4 +1,4 @@
-"""Boxes as exchanges of codes between whole words, for torch.
+"""Boxes as exchanges of codes between whole words, for torch. Told without torch.
 
 Of a box' loops, those whose step on either side is smaller than a word are split into digits of two. They form a block:
 words are read, codes change places among them, words are written. All other loops step over whole bytes. With 4-bit
@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from layoutdsl.backends.boxes import Box, Loop
+from layoutdsl.layout import Chain, View
+from layoutdsl.plan import Lookup, Move
 
 WORDS = (64, 32, 16, 8)
 """Bits of a word, the best first."""
@@ -170,3 +172,40 @@ def halved(launch: Launch) -> Launch:
         writes=tuple(writes[name] for name in range(number + 1)),
         swaps=tuple(swaps),
     )
+
+
+def straight(move: Move, box: Box) -> Box | None:
+    """A box of a gathered move, its source the sorted tensor; None where it is not affine there."""
+    for axis, lookup in enumerate((move.gather_n, move.gather_k)):
+        if lookup is not None and box is not None:
+            box = _through(box, axis, lookup)
+    return box
+
+
+def _through(box: Box, axis: int, lookup: Lookup) -> Box | None:
+    """The positions along one axis become addresses, their loops cut where a digit of the layout carries."""
+    offset, step, base = lookup.views[box.part if axis == 0 else 0]
+    weights = sorted((weight for weight, _, _ in lookup.digits if weight > 1), reverse=True)
+    cut = [part for loop in box.loops for part in (_cut(loop, step, weights) if loop[0] == axis else (loop,))]
+    own = [(count, step * dsrc) for of, count, _, _, dsrc in cut if of == axis]
+    first = box.src[axis]
+    for weight in weights:
+        low = sum((count - 1) * by for count, by in own if by < weight)
+        if (offset + step * first) % weight + low >= weight or any(by > weight and by % weight for _, by in own):
+            return None
+    view = View(Chain(lookup.digits), offset, step, base)
+    at = view.at(first)
+    loops = ((*loop[:4], view.at(first + loop[4]) - at) if loop[0] == axis else loop for loop in cut)
+    src = (at, box.src[1]) if axis == 0 else (box.src[0], at)
+    return replace(box, src=src, loops=tuple(loops))
+
+
+def _cut(loop: Loop, step: int, weights: list[int]) -> Iterator[Loop]:
+    """A loop over positions, cut at the weights that it passes where they are whole steps of it."""
+    axis, count, dx, ddst, dsrc = loop
+    for weight in weights:
+        turns = weight // (step * dsrc) if dsrc else 0
+        if 1 < turns < count and turns * step * dsrc == weight and count % turns == 0:
+            yield axis, count // turns, turns * dx, turns * ddst, turns * dsrc
+            count = turns
+    yield axis, count, dx, ddst, dsrc

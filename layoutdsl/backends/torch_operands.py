@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from layoutdsl.backends.boxes import Addresses, Box, Last
+from layoutdsl.backends.torch_codes import indexed
 from layoutdsl.backends.torch_recodes import decode
 from layoutdsl.backends.torch_sources import Sources
 from layoutdsl.codes import code_named
@@ -48,7 +49,7 @@ class Operands:
         return self.known[operand.role, part]
 
     def _table(self, runs: Sequence[Run], lookup: Lookup | None, part: int) -> torch.Tensor:
-        grids = [(_column(run.x, run, 1).index(HOST), _column(run.src, run, 3).index(HOST)) for run in runs]
+        grids = [(indexed(_column(run.x, run, 1), HOST), indexed(_column(run.src, run, 3), HOST)) for run in runs]
         table = torch.zeros(max((int(x.max()) + 1 for x, _ in grids), default=0), dtype=torch.int64, device=HOST)
         for x, src in grids:
             table[x] = src
@@ -66,7 +67,7 @@ class Beside:
 
     def _changing(self, axis: int, box: Box) -> list[tuple[int, int]]:
         """The loops, as (axis, dx), along which the address changes."""
-        found = self.tables[axis][box.along(axis, 2, box.at[axis]).index(HOST)]
+        found = self.tables[axis][indexed(box.along(axis, 2, box.at[axis]), HOST)]
         changes = [bool((found != found.narrow(dim, 0, 1)).any()) for dim in range(found.dim())]
         return [(axis, loop[2]) for loop, one in zip(box.loops, changes) if one]
 
@@ -81,7 +82,7 @@ class Beside:
 
     def _along(self, axis: int, box: Box) -> torch.Tensor:
         grid = box.along(axis, 2, 0)
-        index = self.last[axis].of(grid, lambda: grid.index(HOST))
+        index = self.last[axis].of(grid, lambda: indexed(grid, HOST))
         return self.tables[axis][box.at[axis] :][index].to(self.device)
 
 

@@ -10,55 +10,16 @@ Where n is looked up too (the outputs of a layer whose neighbour sorts its input
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from layoutdsl.backends.boxes import Box, Loop
 from layoutdsl.backends.torch_codes import Codes
 from layoutdsl.backends.torch_scratch import piece
 from layoutdsl.backends.torch_sources import Sources, stored
 from layoutdsl.backends.torch_words import DTYPE
-from layoutdsl.layout import Chain, View
 from layoutdsl.plan import Lookup, Move
-
-
-def straight(move: Move, box: Box) -> Box | None:
-    """A box of a gathered move, its source the sorted tensor; None where it is not affine there."""
-    for axis, lookup in enumerate((move.gather_n, move.gather_k)):
-        if lookup is not None and box is not None:
-            box = _through(box, axis, lookup)
-    return box
-
-
-def _through(box: Box, axis: int, lookup: Lookup) -> Box | None:
-    """The positions along one axis become addresses, their loops cut where a digit of the layout carries."""
-    offset, step, base = lookup.views[box.part if axis == 0 else 0]
-    weights = sorted((weight for weight, _, _ in lookup.digits if weight > 1), reverse=True)
-    cut = [part for loop in box.loops for part in (_cut(loop, step, weights) if loop[0] == axis else (loop,))]
-    own = [(count, step * dsrc) for of, count, _, _, dsrc in cut if of == axis]
-    first = box.src[axis]
-    for weight in weights:
-        low = sum((count - 1) * by for count, by in own if by < weight)
-        if (offset + step * first) % weight + low >= weight or any(by > weight and by % weight for _, by in own):
-            return None
-    view = View(Chain(lookup.digits), offset, step, base)
-    at = view.at(first)
-    loops = ((*loop[:4], view.at(first + loop[4]) - at) if loop[0] == axis else loop for loop in cut)
-    src = (at, box.src[1]) if axis == 0 else (box.src[0], at)
-    return replace(box, src=src, loops=tuple(loops))
-
-
-def _cut(loop: Loop, step: int, weights: list[int]) -> Iterator[Loop]:
-    """A loop over positions, cut at the weights that it passes where they are whole steps of it."""
-    axis, count, dx, ddst, dsrc = loop
-    for weight in weights:
-        turns = weight // (step * dsrc) if dsrc else 0
-        if 1 < turns < count and turns * step * dsrc == weight and count % turns == 0:
-            yield axis, count // turns, turns * dx, turns * ddst, turns * dsrc
-            count = turns
-    yield axis, count, dx, ddst, dsrc
 
 
 def in_order(move: Move, part: int, codes: Codes, sources: Sources, expert: int) -> torch.Tensor | None:
@@ -66,11 +27,13 @@ def in_order(move: Move, part: int, codes: Codes, sources: Sources, expert: int)
     k = move.gather_k
     if k is None or len(k.digits) != 2 or k.views[0] != (0, 1, 0):
         return None
-    (_, places, _), (_, _, stride) = k.digits
+    (weight, places, near), (above, _, stride) = k.digits
     order = sources.order(k.tensor, expert, k.group)
     rows, inner, word = len(order) // places, stride // places, places * codes.bits
-    fits = word in DTYPE and codes.flat.storage_offset() * 8 % word == 0
-    if not fits or len(order) % places or len(codes.flat) * 8 % (word * rows * inner):
+    packed = (weight, near, above) == (1, 1, places) and stride % places == 0 and len(order) % places == 0
+    if not packed or word not in DTYPE or codes.flat.storage_offset() * 8 % word:
+        return None
+    if len(codes.flat) * 8 % (word * rows * inner):
         return None
     words = codes.flat.view(DTYPE[word]).view(-1, rows, inner)
     columns = _Columns.of(move.gather_n, part, places, words.shape, sources, expert) if move.gather_n else None

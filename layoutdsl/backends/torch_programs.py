@@ -11,10 +11,10 @@ from collections.abc import Container, Mapping
 import torch
 
 from layoutdsl import recodes
-from layoutdsl.backends.boxes import Box, alone, boxes, first, tiles, written
+from layoutdsl.backends.boxes import Box, alone, boxes, first, in_halves, tiles, written
 from layoutdsl.backends.moves import shares
 from layoutdsl.backends.places import place, refused
-from layoutdsl.backends.torch_codes import Codes
+from layoutdsl.backends.torch_codes import Codes, indexed
 from layoutdsl.backends.torch_operands import Operands
 from layoutdsl.backends.torch_recodes import twin, unsigned, vanished
 from layoutdsl.backends.torch_reductions import Reductions
@@ -24,7 +24,7 @@ from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Move, Operand, Program
 
-Vanished = list[tuple[torch.Tensor, int]]
+Vanished = list[tuple[int, int]]
 """Of each piece, how many values became 0, and of how many."""
 
 
@@ -99,7 +99,7 @@ class Carrier:
         )
         if self.lost is not None:
             lost = written(box, vanished(recode, codes, made))
-            self.lost.append((lost.count_nonzero(), lost.numel()))
+            self.lost.append((int(lost.count_nonzero()), lost.numel()))
         return made, bad
 
     def _reason(self, box: Box, codes: torch.Tensor, index: int, beside: Mapping[str, torch.Tensor]) -> str:
@@ -122,13 +122,15 @@ class Carrier:
     def _constant(self, move: Move, box: Box, target: Codes) -> None:
         """A pad, or a value that comes from no source."""
         recode = self.program.recode
-        if move.kind == "pad" or recode.name != "ramp":
-            largest = self.reductions.largest(self.program)
-            target.fill(box.target, move.pad if move.kind == "pad" else recodes.apply(recode, 0, factor=largest))
+        if move.kind == "value" and recode.name == "ramp":
+            for part in box.pieces(self.most):
+                coordinate = indexed(part.along(1, 4, part.src[1]), self.sources.device)
+                target.write(part.target, coordinate // recode.power if recode.power else torch.zeros_like(coordinate))
             return
-        for part in box.pieces(self.most):
-            coordinate = part.along(1, 4, part.src[1]).index(self.sources.device)
-            target.write(part.target, coordinate // recode.power if recode.power else torch.zeros_like(coordinate))
+        largest = self.reductions.largest(self.program)
+        code = move.pad if move.kind == "pad" else recodes.apply(recode, 0, factor=largest)
+        for part in box.pieces(self.most) if in_halves(box.target, target.bits) else [box]:
+            target.fill(part.target, code)
 
     def _fill(self, fill: Operand) -> None:
         """Pads along k that repeat their group's zero point."""

@@ -63,14 +63,13 @@ class Reductions:
             self.factors[reduction.name, expert] = (self.factors[reduction.name, expert][0], shift)
 
     def _tops(self, program: Program, expert: int, *, signs: bool) -> list[tuple[int, float]]:
-        """(part, largest value or, without `signs`, magnitude) of each box that a program reads; NaN is left out."""
+        """(part, largest value or, without `signs`, magnitude) of each part that a program reads; NaN is left out."""
         code = code_named(program.recode.source)
-        found: list[tuple[int, torch.Tensor]] = []
+        found: dict[int, float] = {}
         for move, box, name in data(program.sources, program.moves):
             codes = self.sources.codes(name, expert)
             for part in box.pieces(piece(self.sources.device)):
                 values = decode(code, self.sources.box(move, part, codes, expert))
                 values = torch.where(values.isnan(), -math.inf, values if signs else values.abs())
-                found.append((box.part, values.amax()))
-        tops = torch.stack([top for _, top in found]).tolist() if found else []
-        return [(part, top) for (part, _), top in zip(found, tops) if top != -math.inf]
+                found[box.part] = max(found.get(box.part, -math.inf), float(values.amax()))
+        return [(part, top) for part, top in found.items() if top != -math.inf]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from layoutdsl.backends.boxes import Box, boxes, in_halves
 from layoutdsl.backends.moves import shares
+from layoutdsl.backends.torch_lower import lower, straight
 from layoutdsl.codes import code_named
-from layoutdsl.plan import Plan, Program, TensorInfo
+from layoutdsl.plan import Move, Plan, Program, TensorInfo
 
 if TYPE_CHECKING:
     import torch
@@ -17,10 +21,11 @@ PIECE = 1 << 16
 FAR = 16
 """As many times more on another device, where starting a step costs more than most steps."""
 
-CHEAP = ("copy", "constant", "ramp", "fp8_nibbles", "plain_nibbles")
 MOVED, RECODED = 48, 120
-"""Bytes of indices and intermediate results for each code or word of a piece that is moved, and that is recoded.
-CHEAP: recodes that cost no more than moving."""
+"""Bytes of indices and intermediate results for each code or word of a piece that is moved, and that is recoded."""
+
+CHEAP = ("copy", "constant", "ramp", "shape", "fp8_nibbles", "plain_nibbles")
+"""Recodes that cost no more than moving."""
 
 
 def piece(device: torch.device) -> int:
@@ -33,17 +38,30 @@ def scratch(plan: Plan) -> int:
     most = 0
     for program in plan.programs:
         info = plan.output[program.output]
-        moved = program.recode.name in CHEAP and not program.operands
-        size = (MOVED if moved else RECODED) * min(info.codes, PIECE)
-        size += _bytes(info) if shares(program) else 0
-        most = max(most, size + max((_bytes(plan.input[name]) for name in _sorted(program)), default=0))
+        copied = _bytes(info) if shares(program) else 0
+        most = max(most, copied + max(_sizes(plan, program, info), default=0))
     return most
 
 
-def _sorted(program: Program) -> tuple[str, ...]:
-    """The sources of which a sorted copy is made."""
-    looks_up = any(move.gather_k is not None for move in program.moves)
-    return tuple(name for name in program.sources if name and looks_up)
+def _sizes(plan: Plan, program: Program, info: TensorInfo) -> Iterator[int]:
+    """Of each box."""
+    each = MOVED if program.recode.name in CHEAP and not program.operands else RECODED
+    for move in program.moves if program.recode.name != "shape" else ():
+        looks_up = move.kind == "data" and move.gather_k is not None
+        for box in boxes(move):
+            yield each * min(_units(program, move, box, info), PIECE) + (
+                _bytes(plan.input[program.sources[box.part]]) if looks_up else 0
+            )
+
+
+def _units(program: Program, move: Move, box: Box, info: TensorInfo) -> int:
+    """Words of a box that has a launch, codes of another; none where whole bytes are filled."""
+    bits = code_named(info.code).bits
+    if move.kind == "pad" and not in_halves(box.last().target, bits):
+        return 0
+    plain = straight(move, box) if move.kind == "data" and not program.operands else None
+    launch = lower(plain, bits) if plain is not None and program.recode.name in CHEAP else None
+    return math.prod(box.sizes) if launch is None else math.prod(launch.around.sizes) << len(launch.digits)
 
 
 def _bytes(info: TensorInfo) -> int:

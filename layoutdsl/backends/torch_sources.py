@@ -9,7 +9,7 @@ import torch
 from layoutdsl.backends import buffers
 from layoutdsl.backends.boxes import Box, Last, boxes, first
 from layoutdsl.backends.places import ANY, order_refused
-from layoutdsl.backends.torch_codes import Codes
+from layoutdsl.backends.torch_codes import Codes, indexed
 from layoutdsl.backends.torch_recodes import all_finite
 from layoutdsl.backends.torch_scratch import piece
 from layoutdsl.codes import code_named
@@ -45,7 +45,7 @@ class Sources:
     def _along(self, axis: int, lookup: Lookup | None, part: int, box: Box, expert: int) -> torch.Tensor:
         where = box.along(axis, 4, box.src[axis])
         return self.last[axis].of(
-            (lookup, part, where, expert), lambda: self.addresses(lookup, part, where.index(self.device), expert)
+            (lookup, part, where, expert), lambda: self.addresses(lookup, part, indexed(where, self.device), expert)
         )
 
     def addresses(self, lookup: Lookup | None, part: int, src: torch.Tensor, expert: int) -> torch.Tensor:

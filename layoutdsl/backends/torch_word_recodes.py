@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from layoutdsl.backends.boxes import Addresses, Box, Last
-from layoutdsl.backends.torch_codes import Codes
+from layoutdsl.backends.torch_codes import Codes, indexed
 from layoutdsl.backends.torch_lower import Launch, halved
 from layoutdsl.backends.torch_operands import HOST, Operands, Tables
 from layoutdsl.backends.torch_sources import Sources
@@ -16,7 +16,6 @@ from layoutdsl.codes import code_named
 from layoutdsl.plan import Program
 
 NIBBLES = ("fp8_nibbles", "plain_nibbles")
-
 
 Way = tuple[Launch, Recoded]
 
@@ -79,7 +78,7 @@ def _steady(launch: Launch, axis: int, table: torch.Tensor) -> bool:
     inside = [digit for digit in launch.inside if digit[0] == axis]
     words = Addresses(launch.around.at[axis], tuple(loop[1] for loop in own), tuple(loop[2] for loop in own))
     places = Addresses(0, (2,) * len(inside), tuple(digit[2] for digit in inside))
-    found = table[words.index(HOST).view(-1, 1) + places.index(HOST).view(1, -1)]
+    found = table[indexed(words, HOST).view(-1, 1) + indexed(places, HOST).view(1, -1)]
     return bool((found == found[:, :1]).all())
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from layoutdsl.backends.boxes import Addresses, Box, Last
+from layoutdsl.backends.torch_codes import indexed
 from layoutdsl.backends.torch_lower import Launch, halved
 from layoutdsl.backends.torch_scratch import piece
 
@@ -72,7 +73,7 @@ class Words:
     def index(self, digits: Sequence[int], steps: Sequence[int], part: Box) -> torch.Tensor:
         """A sum of steps for each word of a piece."""
         sizes = (*[2] * len(digits), *part.sizes)
-        return Addresses(0, sizes, (*reversed(digits), *steps)).index(self.device).view(-1)
+        return indexed(Addresses(0, sizes, (*reversed(digits), *steps)), self.device).view(-1)
 
     def swap(self) -> None:
         for kind, a, b in self.launch.swaps:
