@@ -9,14 +9,16 @@ that has k's parity outermost in a word and the rest of n and k elsewhere is
     kp1     2             128           in a source vector; which of the target's
     kw0     n * 8         1             which of the source's vectors; in a target's
 
-and exchanges of one digit of the vector's number with one of the place inside lead from left to right. A granule is
-what is read, or written, of one address: a vector, or half or a quarter of one where no more lies together.
+and operations on digits (cpu_routes.py) lead from left to right. A granule is what is read, or written, of one address:
+a vector, or a part of one where no more lies together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from layoutdsl.backends.cpu_routes import Op, State, route
 
 BITS = 256
 """Of a vector."""
@@ -43,18 +45,15 @@ class Digit:
 
 @dataclass(frozen=True)
 class Network:
-    """What is exchanged in a block. Digits are numbered as the source has them: first those of the place in a vector,
-    then those of the vector's number. `axes` says which axis each is of; `reads` and `writes` count those in a granule.
-
-    swaps: ("word", q, p) exchanges digit q of the vector's number with digit p of the place, ("code", p, r) two digits
-    of the place. line: the digit that makes two granules of the target lie together; -1 where none does.
-    """
+    """What is done in a block. Digits are numbered as the source has them: first those of the place in a vector, then
+    those of the vector's number. `axes` says which axis each is of; `reads` and `writes` count those in a granule.
+    line: the digit that makes two granules of the target lie together; -1 where none does."""
 
     bits: int
     reads: int
     writes: int
     axes: tuple[int, ...]
-    swaps: tuple[tuple[str, int, int], ...]
+    ops: tuple[Op, ...]
     line: int = -1
 
     @property
@@ -69,11 +68,11 @@ class Network:
     @property
     def written(self) -> list[int]:
         """The digits in the order in which the target has them."""
-        order = list(range(len(self.axes)))
-        for kind, a, b in self.swaps:
-            a += self.inside if kind == "word" else 0
-            order[a], order[b] = order[b], order[a]
-        return order
+        digits = tuple(range(len(self.axes)))
+        state = State(digits[: self.inside], digits[self.inside :])
+        for op in self.ops:
+            state = state.after(op, self.bits)
+        return [*state.inside, *state.words]
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,11 @@ def _block(bits: int, reads: int, writes: int, loops: Sequence[Loop]) -> Block |
         words.remove(chosen)
         digits.append(chosen)
     ordered = (*digits, *words)
-    swaps = tuple(_swaps(digits, words, writes))
+    numbers = {digit.dst: at for at, digit in enumerate(ordered)}
+    start = State(tuple(range(inside)), tuple(range(inside, len(ordered))))
+    ops = route(bits, start, tuple(numbers[1 << at] for at in range(writes)))
     axes = tuple(digit.axis for digit in ordered)
-    return Block(Network(bits, reads, writes, axes, swaps, -1 if line is None else ordered.index(line)), ordered)
+    return Block(Network(bits, reads, writes, axes, ops, -1 if line is None else ordered.index(line)), ordered)
 
 
 def taken(rest: list[Loop], step: int, side: str) -> Digit | None:
@@ -141,19 +142,3 @@ def smallest(rest: list[Loop]) -> Digit | None:
     """The digit with the smallest target step that is left."""
     left = [loop for loop in rest if loop[1] > 1]
     return taken(rest, min(left, key=lambda loop: loop[2])[2], "dst") if left else None
-
-
-def _swaps(inside: list[Digit], words: list[Digit], writes: int) -> Iterator[tuple[str, int, int]]:
-    """Exchanges until the place inside a granule has the target's order; both lists are changed."""
-    while wrong := [at for at in range(writes) if inside[at].dst != 1 << at]:
-        numbers = [digit.dst for digit in words]
-        at = next((at for at in wrong if 1 << at in numbers), None)
-        if at is not None:
-            q = numbers.index(1 << at)
-            inside[at], words[q] = words[q], inside[at]
-            yield "word", q, at
-        else:
-            at = wrong[0]
-            other = next(p for p, digit in enumerate(inside) if digit.dst == 1 << at)
-            inside[at], inside[other] = inside[other], inside[at]
-            yield "code", at, other

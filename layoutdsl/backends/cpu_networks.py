@@ -49,9 +49,11 @@ def title(form: Moving) -> str:
 def functions(form: Moving) -> Iterator[str]:
     """What a kernel needs that is made for it: exchanges inside of a vector, and what spreads an operand."""
     bits = form.network.bits
-    swaps = (*form.network.swaps, *(form.sorts.swaps if form.sorts is not None else ()))
-    for first, second in sorted({(a, b) for kind, a, b in swaps if kind == "code"}):
-        yield f"turn{bits << first}_{bits << second} = turned({bits << first}, {bits << second})"
+    ops = (*form.network.ops, *(form.sorts.ops if form.sorts is not None else ()))
+    for first, second in sorted({(op.place, op.other) for op in ops if op.kind == "turn"}):
+        yield f"turn{first}_{second} = turned({first}, {second})"
+    for order in sorted({op.order for op in ops if op.kind == "arrange"}):
+        yield f"arrange{_numbers(order)} = arranged({max(bits, 8)}, {order})"
     spread = form.operand
     if spread is not None and spread.width < BITS:
         far = sum(step == FAR for step in spread.steps)
@@ -126,12 +128,19 @@ def _loads(network: Network, places: _Places) -> Iterator[str]:
 
 
 def _exchanges(network: Network) -> Iterator[str]:
-    for kind, a, b in network.swaps:
+    for op in network.ops:
         for at in range(network.vectors):
-            if kind == "code":
-                yield f"w{at} = turn{network.bits << a}_{network.bits << b}(w{at})"
-            elif not at >> a & 1:
-                yield f"w{at}, w{at | 1 << a} = exchange{network.bits << b}(w{at}, w{at | 1 << a})"
+            if op.kind == "turn":
+                yield f"w{at} = turn{op.place}_{op.other}(w{at})"
+            elif op.kind == "arrange":
+                yield f"w{at} = arrange{_numbers(op.order)}(w{at})"
+            elif not at >> op.digit & 1:
+                other = at | 1 << op.digit
+                yield f"w{at}, w{other} = {op.kind}{op.place}(w{at}, w{other})"
+
+
+def _numbers(order: Sequence[int]) -> str:
+    return "".join(map(str, order))
 
 
 def _stores(network: Network, places: _Places, function: str) -> Iterator[str]:

@@ -47,7 +47,7 @@ _MODULES = {
     "layoutdsl.backends.cpu_recodes": "as_float|decoded|encoded|encoded_power|negative|whole",
     "layoutdsl.backends.cpu_turns": "[A-Z][A-Z_]+|tile",
     "layoutdsl.backends.cpu_vectors": (
-        r"exchange\d+|folded|fp8_nibbles|halves|load(32x8|64x4|128|256)|plain_nibbles|settle|splat|spread"
+        r"arranged|exchange\d+|folded|fp8_nibbles|halves|merge\d+|load(32x8|64x4|128|256)|plain_nibbles|settle|splat|spread"
         r"|store(32x8|64x4|128|256)|stream256|turned"
     ),
 }

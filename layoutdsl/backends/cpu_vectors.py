@@ -3,9 +3,8 @@
 Numba has no type for them, and what its compiler makes of loops over words is some times slower. LLVM turns them into
 what the processor has: one register with AVX2, two with SSE or NEON.
 
-A vector holds codes; a digit of a code's place in it has a width, the bits from a code to the next of that digit.
-`exchange8(a, b)` exchanges the digit of bytes with that of the vectors' number: of the bytes a0 a1 a2 .. and b0 b1 b2
-.. it makes a0 b0 a2 .. and a1 b1 a3 ..
+What the functions do to the places of codes is said in cpu_routes.py. `exchange8(a, b)` makes of the bytes a0 a1 a2 a3
+.. and b0 b1 b2 b3 .. the vectors a0 b0 a2 b2 .. and a1 b1 a3 b3 ..; `merge8(a, b)` makes a0 b0 a1 b1 .. and a8 b8 ..
 """
 
 from __future__ import annotations
@@ -205,14 +204,13 @@ def _shifted(builder: Any, value: Any, by: int) -> Any:
     return builder.shl(value, amount) if by > 0 else builder.lshr(value, amount)
 
 
-LOW, HIGH = 0x0F0F0F0F0F0F0F0F, 0xF0F0F0F0F0F0F0F0
+LOW = 0x0F0F0F0F0F0F0F0F
 
 
 def _nibbles(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
     """The lower nibbles of a and b in each byte, and the upper ones."""
-    low = builder.or_(_masks(builder, a, LOW), _masks(builder, _shifted(builder, b, 4), HIGH))
-    high = builder.or_(_masks(builder, _shifted(builder, a, -4), LOW), _masks(builder, b, HIGH))
-    return low, high
+    differ = _masks(builder, builder.xor(_shifted(builder, a, -4), b), LOW)
+    return builder.xor(a, _shifted(builder, differ, 4)), builder.xor(b, differ)
 
 
 def _shuffled(builder: Any, width: int, a: Any, b: Any, places: Sequence[int]) -> Any:
@@ -240,6 +238,41 @@ def _exchange(width: int) -> Any:
 
 
 exchange4, exchange8, exchange16, exchange32, exchange64, exchange128 = map(_exchange, (4, 8, 16, 32, 64, 128))
+
+
+def _merge(width: int) -> Any:
+    count = 64 // width  # in half a lane
+
+    @intrinsic
+    def merge(_typing: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            low = [lane + at // 2 + 4 * count * (at % 2) for lane in (0, 2 * count) for at in range(2 * count)]
+            made = tuple(_shuffled(builder, width, *args, [at + up for at in low]) for up in (0, count))
+            return context.make_tuple(builder, sig.return_type, made)
+
+        return types.UniTuple(vector, 2)(vector, vector), generate
+
+    return merge
+
+
+merge8, merge16, merge32, merge64 = map(_merge, (8, 16, 32, 64))
+
+
+def arranged(width: int, order: Sequence[int]) -> Any:
+    """A function that arranges the digits of the place in a lane, from that width on: for each, which of them it
+    was."""
+    count = 1 << len(order)
+    places = [sum((at >> to & 1) << of for to, of in enumerate(order)) for at in range(count)]
+
+    @intrinsic
+    def arrange(_typing: Any, a: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            (value,) = args
+            return _shuffled(builder, width, value, value, [lane + at for lane in (0, count) for at in places])
+
+        return vector(vector), generate
+
+    return arrange
 
 
 def turned(first: int, second: int) -> Any:
