@@ -25,7 +25,7 @@ import numpy as np
 from layoutdsl.backends import axes, cuda_grids, cuda_tiles
 from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Grid
 from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
-from layoutdsl.backends.tiles import Tiles, row, source_order, tiled
+from layoutdsl.backends.tiles import Tiles, recoded, row, source_order, tiled
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan, Program
 from layoutdsl.recodes import Recode
@@ -266,6 +266,7 @@ class _Lowering:
             recode=self.recode.name if use == "move" and self.recode.name in IN_WORDS else "copy",
             beside=operand.code if operand else "",
             apart=tuple(at for at, step in enumerate(beside) if step and operand),
+            recoded=(recoded(tiles.digits, (32 // self.bits).bit_length() - 1) or "") if operand else "first",
         )
         count = tiles.counts[0] * tiles.counts[1]
         blocks = -(-count // cuda_tiles.WARPS)

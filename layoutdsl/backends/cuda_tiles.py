@@ -39,8 +39,8 @@ class Rows:
 @dataclass(frozen=True)
 class Form:
     """One kernel, of tiles of 2^digits codes. order: the source's digits, each named by its place in the target
-    (warps.py). beside: the code of the operand, one for all codes of a source's word; apart: the digits along which it
-    differs."""
+    (warps.py). beside: the code of the operand, one for all codes of a word; apart: the digits along which it differs;
+    recoded: whether words are, as they come (first) or as they go (last)."""
 
     use: str
     code: str
@@ -51,6 +51,7 @@ class Form:
     recode: str = "copy"
     beside: str = ""
     apart: tuple[int, ...] = ()
+    recoded: str = "first"
 
     @property
     def bits(self) -> int:
@@ -218,44 +219,45 @@ def _blocks(form: Form, warp: Warp) -> Iterator[str]:
     for name, side in (("in", warp.source), ("out", warp.target)):
         places = [side.places[digit] for digit in warp.turns]
         yield f"    const u32 {name}_at = lane_{name}{' ^ ' + _spread('turn', places) if places else ''};"
-    words = range(1 << len(warp.block))
     yield from _loads(warp)
     if form.beside:
         yield f"    const i64 beside_at = {_sum(form, 'lane_beside', 'turn', warp.turns)};"
-        for word in words:
-            if _operand(form, warp, word) == word:
-                terms = [f"beside_digit{digit}" for at, digit in enumerate(warp.block) if word >> at & 1]
-                place = " + ".join(["beside_at", *terms])
-                yield f"    const u32 z{word} = load_code<{code_named(form.beside).bits}>(operand, {place});"
-    for word in words:
-        if form.refuses:
-            yield f"    {_looked_at(form, f'w{word}')}"
-        elif form.recode != "copy":
-            yield f"    w{word} = {_recoded(form, warp, word)};"
+    if form.recoded == "first":
+        yield from _recoded(form, warp.block)
     for kind, a, b in warp.exchanged:
-        yield from _exchanged(form, len(words), kind, a, b)
+        yield from _exchanged(form, 1 << len(warp.block), kind, a, b)
+    if form.recoded == "last":
+        yield from _recoded(form, warp.after)
     yield from _stores(warp)
     yield "}"
 
 
-def _operand(form: Form, warp: Warp, word: int) -> int:
-    """The first word of a block that has the same operand."""
-    return word & sum(1 << at for at, digit in enumerate(warp.block) if digit in form.apart)
+def _recoded(form: Form, numbers: Sequence[int]) -> Iterator[str]:
+    """The words of a block, by the digits that number them."""
+    words = range(1 << len(numbers))
+    for word in words:
+        if form.refuses:
+            yield f"    {_looked_at(form, f'w{word}')}"
+        elif form.recode != "copy" and not form.beside:
+            yield f"    w{word} = {form.recode}(w{word}, static_cast<u32>(plus));"
+    if not form.beside:
+        return
+    # Words that differ along none of these digits have one operand.
+    differs = sum(1 << at for at, digit in enumerate(numbers) if digit in form.apart)
+    for word in words:
+        if word & differs == word:
+            terms = [f"beside_digit{digit}" for at, digit in enumerate(numbers) if word >> at & 1]
+            place = " + ".join(["beside_at", *terms])
+            yield f"    const u32 z{word} = load_code<{code_named(form.beside).bits}>(operand, {place});"
+    for word in words:
+        plus = " + static_cast<u32>(plus)" if form.recode in ZERO_POINTS else ""
+        yield f"    w{word} = {form.recode}(w{word}, z{word & differs}{plus});"
 
 
 def _sum(form: Form, first: str, number: str, digits: Sequence[int]) -> str:
     """An operand's place: the steps of those digits that are set in a number, along which it differs."""
     terms = [f"({number} >> {at} & 1) * beside_digit{digit}" for at, digit in enumerate(digits) if digit in form.apart]
     return " + ".join([first, *terms])
-
-
-def _recoded(form: Form, warp: Warp, word: int) -> str:
-    if not form.beside:
-        return f"{form.recode}(w{word}, static_cast<u32>(plus))"
-    found = f"z{_operand(form, warp, word)}"
-    if form.recode == "fold_sign":
-        return f"fold_sign(w{word}, {found})"
-    return f"{form.recode}(w{word}, {found} + static_cast<u32>(plus))"
 
 
 def _looked_at(form: Form, word: str) -> str:
