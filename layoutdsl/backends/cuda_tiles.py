@@ -4,6 +4,7 @@
              there, recoded and their codes exchanged, back to shared memory in the target's order; rows of the target
     fill     rows of the target get a pad's code
     check    rows of the source are looked through for codes that are refused
+    equal    rows of the source are looked through for codes other than one
 
 Steps, sizes and addresses are arguments; the order of the tile's digits, and which steps double, are the text.
 """
@@ -64,7 +65,8 @@ class Form:
 
     @property
     def refuses(self) -> bool:
-        return self.use != "fill" and self.recode == "copy" and non_finite(code_named(self.code)) is not None
+        looks = self.use in ("check", "move") and self.recode == "copy"
+        return self.use == "equal" or (looks and non_finite(code_named(self.code)) is not None)
 
     @property
     def warp(self) -> Warp:
@@ -76,7 +78,7 @@ class Form:
 def parameters(form: Form) -> tuple[str, ...]:
     """Names of a kernel's arguments, in order."""
     names = ["blocks_per_expert", "tiles", "fast"]
-    if form.use != "check":
+    if form.use in ("move", "fill"):
         names += ["to", "to_step", "to_first", "to_fast", "to_slow"]
         names += [f"to_row{at}" for at in range(len(form.target.groups))]
     if form.use != "fill":
@@ -87,7 +89,8 @@ def parameters(form: Form) -> tuple[str, ...]:
         names += [f"beside_digit{digit}" for digit in form.apart]
     if form.recode in ZERO_POINTS:
         names.append("plus")
-    return (*names, *(["value"] if form.use == "fill" else []), *(["status"] if form.refuses else []))
+    names += ["value"] if form.use in ("fill", "equal") else []
+    return (*names, "status") if form.refuses else tuple(names)
 
 
 def title(form: Form) -> str:
@@ -96,6 +99,8 @@ def title(form: Form) -> str:
         return f"Tiles of {form.size} bytes filled"
     if form.use == "check":
         return f"What is refused in tiles of {form.size} bytes of {form.code}"
+    if form.use == "equal":
+        return f"Whether all is the same in tiles of {form.size} bytes of {form.code}"
     codes = f"{1 << form.digits} codes of {form.code} a warp"
     return codes if form.recode == "copy" else f"{codes}, {form.recode}"
 
@@ -126,12 +131,12 @@ def _body(form: Form) -> Iterator[str]:
     if form.use != "fill":
         place = "from_first + at * from_fast + slow * from_slow"
         yield f"const Global source = expert_of(from, from_step, expert) + ({place});"
-    if form.use != "check":
+    if form.use in ("move", "fill"):
         yield "const Global target = to + (expert * to_step + to_first + at * to_fast + slow * to_slow);"
     yield "bool bad = false;" if form.refuses else ""
     if form.use == "fill":
         yield from _filled(form)
-    elif form.use == "check":
+    elif form.use in ("check", "equal"):
         yield from _checked(form)
     else:
         yield from _moved(form)
@@ -149,9 +154,12 @@ def _filled(form: Form) -> Iterator[str]:
 def _checked(form: Form) -> Iterator[str]:
     kind, width = _TYPES[form.source.width], form.source.width
     load = f"const {kind} found = source.load<{kind}>({_in_memory(form, form.source, 'from')});"
-    yield from _each(
-        form, form.source, load, *(_looked_at(form, field.format("found")) for field in _FIELDS[max(width // 4, 1)])
-    )
+    fields = [field.format("found") for field in _FIELDS[max(width // 4, 1)]]
+    if form.use == "equal":
+        word = f"static_cast<{_TYPES[min(width, 4)]}>(value)"
+        yield from _each(form, form.source, load, *(f"bad |= {field} != {word};" for field in fields))
+    else:
+        yield from _each(form, form.source, load, *(_looked_at(form, field) for field in fields))
 
 
 def _moved(form: Form) -> Iterator[str]:

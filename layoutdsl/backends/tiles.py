@@ -35,7 +35,7 @@ SECTOR = 32
 LEFT, CALL = 8.0, 1 << 16
 """What a byte that is left to the grid costs, and what a call costs, in bytes moved in tiles."""
 
-WORTH = 4096
+WORTH = 2048
 """Bytes for which tiles are looked for."""
 
 MOST_STRETCHES = 16
