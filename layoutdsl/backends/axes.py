@@ -177,6 +177,13 @@ def _joined(axes: Sequence[Axis], data: np.ndarray) -> tuple[Axis, np.ndarray]:
     return made, kinds[0]
 
 
+def by_source(grid: Grid) -> Grid:
+    """The grid as if its sources were its targets: what is looked at stands there once, in ascending order."""
+    n, k = (axis[:, np.unique(axis[SRC], return_index=True)[1]] for axis in (grid.n, grid.k))
+    n[DST], k[DST] = n[SRC], k[SRC]
+    return Grid(n, k, grid.actions)
+
+
 def paired(grid: Grid) -> Grid:
     """Every 4-bit target with its other half of a byte, which stays where the grid does not write it."""
     n, k = grid.n.copy(), grid.k.copy()

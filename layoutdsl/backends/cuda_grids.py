@@ -139,6 +139,7 @@ def _body(form: Form) -> Iterator[str]:
         yield "const GlobalScales<Scale> scales{rows, scales_row, parts, reciprocal != 0};"
         yield "const double top = largest_of(keys, turn.expert * slot_step);"
         yield "const i64 shift = scales.shift(top, scale_power, within != 0, turn.expert, bad);"
+        yield "i64 part = -1, ratio = 0;"
     elif form.recode in _OF_LARGEST:
         yield "const double largest = largest_of(keys, turn.expert * slot_step);"
     yield from _write(form) if form.use == "write" else _look(form)
@@ -237,6 +238,8 @@ def _made(form: Form) -> Iterator[str]:
         bits = code_named(form.beside).bits
         yield "const i64 other = n.beside(a) + k.beside(b);"
         yield f"const u32 beside = load_code<{bits}>(rows.at(beside_row + n.part(a), turn.expert), other);"
+    if form.recode == "nvfp4_scale":
+        yield "if (n.part(a) != part) ratio = scales.ratio(part = n.part(a), turn.expert, bad);"
     yield f"const u32 made = {_recoded(form)};"
 
 
@@ -251,8 +254,7 @@ def _recoded(form: Form) -> str:
         "fp8_nibbles": f"fp8_nibble(code, {zero})",
         "plain_nibbles": f"plain_nibble(code, {zero})",
         "fold_sign": "signed_by(code, beside)",
-        "nvfp4_scale": "nvfp4_scale<Source, Target>"
-        "(code, power + shift + scales.ratio(n.part(a), turn.expert, bad), bad)",
+        "nvfp4_scale": "nvfp4_scale<Source, Target>(code, power + shift + ratio, bad)",
         "nvfp4_global": "nvfp4_global<Source, Target>(code, scales.factor(turn.expert), power - shift, bad)",
         "int16_scale": "int16_scale<Source>(code, largest, bad)",
         "stepwise": "int16_scale_stepwise<Source>(code, largest, bad)",

@@ -25,7 +25,7 @@ import numpy as np
 from layoutdsl.backends import axes, cuda_grids, cuda_tiles
 from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Grid
 from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
-from layoutdsl.backends.tiles import Tiles, row, source_order, tiled
+from layoutdsl.backends.tiles import Tiles, recoded, row, source_order, tiled
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan, Program
 from layoutdsl.recodes import Recode
@@ -71,10 +71,14 @@ class Call:
     grid: Grid | None = None
 
 
+NONE = Kernel("", "", 0, 0)
+"""Of a call that has none yet."""
+
+
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """One program. `checks` find what is refused and write nothing, `writes` find it as well; `compares`, where there are
-    any, hold elements that share a place against what has been written there, and stand for the checks."""
+    """One program. `checks` find what is refused and write nothing, `writes` find it as well; `compares`, where there
+    are any, hold elements that share a place against what has been written there, and stand for the checks."""
 
     checks: tuple[Call, ...] = ()
     writes: tuple[Call, ...] = ()
@@ -104,21 +108,28 @@ def reductions(plan: Plan) -> tuple[Call, ...]:
 
 
 @cache
-def checks(plan: Plan) -> tuple[Call, ...]:
+def checks(plan: Plan, alignment: int) -> tuple[Call, ...]:
     """The calls that look at what must hold in the data, but for stored shapes."""
-    return tuple(call for check in plan.checks if check.kind != "shape" for call in _checked(plan, check))
+    return tuple(call for check in plan.checks if check.kind != "shape" for call in _checked(plan, check, alignment))
 
 
-def _checked(plan: Plan, check: Check) -> Iterator[Call]:
+def _checked(plan: Plan, check: Check, alignment: int) -> Iterator[Call]:
     info = plan.input[check.tensor]
     experts = (plan.experts[2] or 1) if info.experts else 1
     numbers = {"expected": 0, "first": 0, "other_row": 1, **dict(zip(("expected", "first"), check.expect))}
     sources = tuple((name, 0) for name in (check.tensor, check.other) if name)
+    call, bits = Call(NONE, 0, (), experts, sources=sources), code_named(info.code).bits
     form = cuda_grids.Form(check.kind, "copy", info.code, info.code)
     for grid in axes.listed(check.moves):
-        n = grid.n.copy()
-        n[PART] = 0
-        yield _looking(form, Call(grid_kernel(form), 0, (), experts, sources=sources), replace(grid, n=n), numbers)
+        grid = replace(grid, n=grid.n.copy())
+        grid.n[PART] = 0
+        if check.kind == "equal" and 0 <= check.expect[0] < 1 << bits:
+            tiles, grid = tiled(axes.by_source(grid), bits, grid.actions == DATA)
+            for one in tiles:
+                in_tiles = cuda_tiles.Form("equal", info.code, len(one.digits))
+                yield _in_tiles(in_tiles, call, one, alignment, {"value": _word(check.expect[0], bits)})
+        if np.any(grid.actions == DATA):
+            yield _looking(form, replace(call, kernel=grid_kernel(form)), grid, numbers)
 
 
 def _fill(plan: Plan, program: Program) -> Iterator[Program]:
@@ -252,51 +263,60 @@ class _Lowering:
     # ---- in tiles
 
     def _tiles(self, use: str, tiles: Tiles) -> Call:
-        to, to_numbers = self._rows(tiles, "to", [digit.target for digit in (*tiles.digits, *tiles.steps)])
-        from_, from_numbers = self._rows(tiles, "from", [digit.source for digit in (*tiles.digits, *tiles.steps)])
         operand = self.operand if use == "move" else None
         beside = [digit.beside for digit in sorted(tiles.digits, key=lambda digit: digit.target)]
         form = cuda_tiles.Form(
             use,
             self.info.code if use == "fill" else self.recode.source,
             len(tiles.digits),
-            target=cuda_tiles.Rows(0) if use == "check" else to,
-            source=cuda_tiles.Rows(0) if use == "fill" else from_,
             order=source_order(tiles.digits) if use == "move" else (),
             recode=self.recode.name if use == "move" and self.recode.name in IN_WORDS else "copy",
             beside=operand.code if operand else "",
             apart=tuple(at for at, step in enumerate(beside) if step and operand),
+            recoded=(recoded(tiles.digits, (32 // self.bits).bit_length() - 1) or "") if operand else "first",
         )
-        count = tiles.counts[0] * tiles.counts[1]
-        blocks = -(-count // cuda_tiles.WARPS)
-        numbers = {
-            **self.numbers, **to_numbers, **from_numbers,
-            **{f"beside_digit{at}": step for at, step in enumerate(beside)},
-            **{f"beside_{which}": digit.beside for which, digit in zip(_STEPS, tiles.steps)},
-            "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0],
-            "value": sum(tiles.action << at for at in range(0, 32, self.bits)) if use == "fill" else 0,
-        }  # fmt: skip
         names = [self.program.sources[tiles.part]] if use != "fill" else []
         names += [operand.sources[tiles.part]] if operand else []
-        arguments = tuple(numbers.get(name, name) for name in cuda_tiles.parameters(form))
-        sources = tuple((name, 0) for name in names)
-        kernel = tile_kernel(form)
-        return Call(kernel, blocks * self.copies, arguments, self.copies, self.program.output, sources=sources)
+        call = Call(NONE, 0, (), self.copies, self.program.output, sources=tuple((name, 0) for name in names))
+        return _in_tiles(form, call, tiles, self.alignment, {**self.numbers, "value": _word(tiles.action, self.bits)})
 
-    def _rows(self, tiles: Tiles, name: str, codes: list[int]) -> tuple[cuda_tiles.Rows, dict[str, int]]:
-        """How one side's digits lie in memory, and its steps in bytes; `codes`: the digits' steps, and _STEPS."""
-        digits, steps = sorted(codes[: len(tiles.digits)]), codes[len(tiles.digits) :]
-        near = row(digits)
-        found = {f"{name}_{which}": step * self.bits // 8 for which, step in zip(_STEPS, steps)}
+
+def _in_tiles(
+    form: cuda_tiles.Form, call: Call, tiles: Tiles, alignment: int, numbers: Mapping[str, int]
+) -> Call:
+    """The call with its kernel: how both sides' digits lie in memory, and all steps in bytes."""
+    known, rows = dict(numbers), []
+    for name, side in (("to", "target"), ("from", "source")):
+        found = {f"{name}_{which}": getattr(getattr(tiles, which), side) * form.bits // 8 for which in _STEPS}
+        steps = sorted(getattr(digit, side) for digit in tiles.digits)
+        near = row(steps)
         groups: list[int] = []
-        for at in range(near, len(digits)):
-            if groups and digits[at] == 2 * digits[at - 1]:
+        for at in range(near, len(steps)):
+            if groups and steps[at] == 2 * steps[at - 1]:
                 groups[-1] += 1
             else:
-                found[f"{name}_row{len(groups)}"] = digits[at] * self.bits // 8
+                found[f"{name}_row{len(groups)}"] = steps[at] * form.bits // 8
                 groups.append(1)
-        width = math.gcd(self.alignment, (self.bits << near) // 8, *found.values())
-        return cuda_tiles.Rows(near, tuple(groups), width), found
+        width = math.gcd(alignment, (form.bits << near) // 8, *found.values())
+        rows.append(cuda_tiles.Rows(near, tuple(groups), width))
+        known |= found
+    if form.use in ("move", "fill"):
+        form = replace(form, target=rows[0])
+    if form.use != "fill":
+        form = replace(form, source=rows[1])
+    count = tiles.counts[0] * tiles.counts[1]
+    blocks = -(-count // cuda_tiles.WARPS)
+    known |= {"blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
+    known |= {f"beside_{which}": getattr(tiles, which).beside for which in _STEPS}
+    beside = [digit.beside for digit in sorted(tiles.digits, key=lambda digit: digit.target)]
+    known |= {f"beside_digit{at}": step for at, step in enumerate(beside)}
+    arguments = tuple(known.get(name, name) for name in cuda_tiles.parameters(form))
+    return replace(call, kernel=tile_kernel(form), blocks=blocks * call.experts, arguments=arguments)
+
+
+def _word(code: int, bits: int) -> int:
+    """A word of one code."""
+    return sum(code << at for at in range(0, 32, bits))
 
 
 _STEPS = ("first", "fast", "slow")

@@ -11,6 +11,7 @@ that is refused is written like any other, and whoever replays the graph reads t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Protocol
@@ -114,10 +115,11 @@ class Conversion:
         for name, tensor in self.target.items():
             self.launcher.writes(name, tensor)
         self.programs = [
-            (program, lowered(self.plan, index, self._alignment(program)))
+            (program, lowered(self.plan, index, self._aligned(program)))
             for index, program in enumerate(self.plan.programs)
         ]
-        looks = (*checks(self.plan), *reductions(self.plan))
+        checked = self._alignment(check.tensor for check in self.plan.checks)
+        looks = (*checks(self.plan, checked), *reductions(self.plan))
         calls = [*looks]
         for _, found in self.programs:
             calls += (*found.checks, *found.writes, *found.compares)
@@ -253,11 +255,14 @@ class Conversion:
         flats = self.given[name] if name else []
         return [flats[e if len(flats) > 1 else 0].data_ptr() + first if flats else 0 for e in range(call.experts)]
 
-    def _alignment(self, program: Program) -> int:
+    def _aligned(self, program: Program) -> int:
         """Bytes that all tensors of a program are aligned to."""
         names = (*program.sources, *(program.fill.sources if program.fill else ()))
-        sources = [flat.data_ptr() for name in names if name for flat in self.given[name]]
-        return int(np.gcd.reduce([ALIGNED, self.target[program.output].data_ptr(), *sources]))
+        return math.gcd(self._alignment(names), self.target[program.output].data_ptr())
+
+    def _alignment(self, names: Iterable[str]) -> int:
+        """Bytes that inputs are aligned to, for every expert."""
+        return math.gcd(ALIGNED, *(flat.data_ptr() for name in names if name for flat in self.given[name]))
 
     def _filled(self, name: str, value: int, size: int, dtype: torch.dtype) -> torch.Tensor:
         made = torch.full((size,), value, dtype=dtype, device=self.device)

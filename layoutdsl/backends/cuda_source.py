@@ -25,7 +25,7 @@ def listing(plan: Plan) -> str:
 
 
 def _calls(plan: Plan) -> Iterator[Call]:
-    yield from checks(plan)
+    yield from checks(plan, ALIGNED)
     yield from reductions(plan)
     for index in range(len(plan.programs)):
         found = lowered(plan, index, ALIGNED)

@@ -4,6 +4,7 @@
              there, recoded and their codes exchanged, back to shared memory in the target's order; rows of the target
     fill     rows of the target get a pad's code
     check    rows of the source are looked through for codes that are refused
+    equal    rows of the source are looked through for codes other than one
 
 Steps, sizes and addresses are arguments; the order of the tile's digits, and which steps double, are the text.
 """
@@ -39,8 +40,8 @@ class Rows:
 @dataclass(frozen=True)
 class Form:
     """One kernel, of tiles of 2^digits codes. order: the source's digits, each named by its place in the target
-    (warps.py). beside: the code of the operand, one for all codes of a source's word; apart: the digits along which it
-    differs."""
+    (warps.py). beside: the code of the operand, one for all codes of a word; apart: the digits along which it differs;
+    recoded: whether words are, as they come (first) or as they go (last)."""
 
     use: str
     code: str
@@ -51,6 +52,7 @@ class Form:
     recode: str = "copy"
     beside: str = ""
     apart: tuple[int, ...] = ()
+    recoded: str = "first"
 
     @property
     def bits(self) -> int:
@@ -63,7 +65,8 @@ class Form:
 
     @property
     def refuses(self) -> bool:
-        return self.use != "fill" and self.recode == "copy" and non_finite(code_named(self.code)) is not None
+        looks = self.use in ("check", "move") and self.recode == "copy"
+        return self.use == "equal" or (looks and non_finite(code_named(self.code)) is not None)
 
     @property
     def warp(self) -> Warp:
@@ -75,7 +78,7 @@ class Form:
 def parameters(form: Form) -> tuple[str, ...]:
     """Names of a kernel's arguments, in order."""
     names = ["blocks_per_expert", "tiles", "fast"]
-    if form.use != "check":
+    if form.use in ("move", "fill"):
         names += ["to", "to_step", "to_first", "to_fast", "to_slow"]
         names += [f"to_row{at}" for at in range(len(form.target.groups))]
     if form.use != "fill":
@@ -86,7 +89,8 @@ def parameters(form: Form) -> tuple[str, ...]:
         names += [f"beside_digit{digit}" for digit in form.apart]
     if form.recode in ZERO_POINTS:
         names.append("plus")
-    return (*names, *(["value"] if form.use == "fill" else []), *(["status"] if form.refuses else []))
+    names += ["value"] if form.use in ("fill", "equal") else []
+    return (*names, "status") if form.refuses else tuple(names)
 
 
 def title(form: Form) -> str:
@@ -95,6 +99,8 @@ def title(form: Form) -> str:
         return f"Tiles of {form.size} bytes filled"
     if form.use == "check":
         return f"What is refused in tiles of {form.size} bytes of {form.code}"
+    if form.use == "equal":
+        return f"Whether all is the same in tiles of {form.size} bytes of {form.code}"
     codes = f"{1 << form.digits} codes of {form.code} a warp"
     return codes if form.recode == "copy" else f"{codes}, {form.recode}"
 
@@ -125,12 +131,12 @@ def _body(form: Form) -> Iterator[str]:
     if form.use != "fill":
         place = "from_first + at * from_fast + slow * from_slow"
         yield f"const Global source = expert_of(from, from_step, expert) + ({place});"
-    if form.use != "check":
+    if form.use in ("move", "fill"):
         yield "const Global target = to + (expert * to_step + to_first + at * to_fast + slow * to_slow);"
     yield "bool bad = false;" if form.refuses else ""
     if form.use == "fill":
         yield from _filled(form)
-    elif form.use == "check":
+    elif form.use in ("check", "equal"):
         yield from _checked(form)
     else:
         yield from _moved(form)
@@ -148,9 +154,12 @@ def _filled(form: Form) -> Iterator[str]:
 def _checked(form: Form) -> Iterator[str]:
     kind, width = _TYPES[form.source.width], form.source.width
     load = f"const {kind} found = source.load<{kind}>({_in_memory(form, form.source, 'from')});"
-    yield from _each(
-        form, form.source, load, *(_looked_at(form, field.format("found")) for field in _FIELDS[max(width // 4, 1)])
-    )
+    fields = [field.format("found") for field in _FIELDS[max(width // 4, 1)]]
+    if form.use == "equal":
+        word = f"static_cast<{_TYPES[min(width, 4)]}>(value)"
+        yield from _each(form, form.source, load, *(f"bad |= {field} != {word};" for field in fields))
+    else:
+        yield from _each(form, form.source, load, *(_looked_at(form, field) for field in fields))
 
 
 def _moved(form: Form) -> Iterator[str]:
@@ -218,44 +227,45 @@ def _blocks(form: Form, warp: Warp) -> Iterator[str]:
     for name, side in (("in", warp.source), ("out", warp.target)):
         places = [side.places[digit] for digit in warp.turns]
         yield f"    const u32 {name}_at = lane_{name}{' ^ ' + _spread('turn', places) if places else ''};"
-    words = range(1 << len(warp.block))
     yield from _loads(warp)
     if form.beside:
         yield f"    const i64 beside_at = {_sum(form, 'lane_beside', 'turn', warp.turns)};"
-        for word in words:
-            if _operand(form, warp, word) == word:
-                terms = [f"beside_digit{digit}" for at, digit in enumerate(warp.block) if word >> at & 1]
-                place = " + ".join(["beside_at", *terms])
-                yield f"    const u32 z{word} = load_code<{code_named(form.beside).bits}>(operand, {place});"
-    for word in words:
-        if form.refuses:
-            yield f"    {_looked_at(form, f'w{word}')}"
-        elif form.recode != "copy":
-            yield f"    w{word} = {_recoded(form, warp, word)};"
+    if form.recoded == "first":
+        yield from _recoded(form, warp.block)
     for kind, a, b in warp.exchanged:
-        yield from _exchanged(form, len(words), kind, a, b)
+        yield from _exchanged(form, 1 << len(warp.block), kind, a, b)
+    if form.recoded == "last":
+        yield from _recoded(form, warp.after)
     yield from _stores(warp)
     yield "}"
 
 
-def _operand(form: Form, warp: Warp, word: int) -> int:
-    """The first word of a block that has the same operand."""
-    return word & sum(1 << at for at, digit in enumerate(warp.block) if digit in form.apart)
+def _recoded(form: Form, numbers: Sequence[int]) -> Iterator[str]:
+    """The words of a block, by the digits that number them."""
+    words = range(1 << len(numbers))
+    for word in words:
+        if form.refuses:
+            yield f"    {_looked_at(form, f'w{word}')}"
+        elif form.recode != "copy" and not form.beside:
+            yield f"    w{word} = {form.recode}(w{word}, static_cast<u32>(plus));"
+    if not form.beside:
+        return
+    # Words that differ along none of these digits have one operand.
+    differs = sum(1 << at for at, digit in enumerate(numbers) if digit in form.apart)
+    for word in words:
+        if word & differs == word:
+            terms = [f"beside_digit{digit}" for at, digit in enumerate(numbers) if word >> at & 1]
+            place = " + ".join(["beside_at", *terms])
+            yield f"    const u32 z{word} = load_code<{code_named(form.beside).bits}>(operand, {place});"
+    for word in words:
+        plus = " + static_cast<u32>(plus)" if form.recode in ZERO_POINTS else ""
+        yield f"    w{word} = {form.recode}(w{word}, z{word & differs}{plus});"
 
 
 def _sum(form: Form, first: str, number: str, digits: Sequence[int]) -> str:
     """An operand's place: the steps of those digits that are set in a number, along which it differs."""
     terms = [f"({number} >> {at} & 1) * beside_digit{digit}" for at, digit in enumerate(digits) if digit in form.apart]
     return " + ".join([first, *terms])
-
-
-def _recoded(form: Form, warp: Warp, word: int) -> str:
-    if not form.beside:
-        return f"{form.recode}(w{word}, static_cast<u32>(plus))"
-    found = f"z{_operand(form, warp, word)}"
-    if form.recode == "fold_sign":
-        return f"fold_sign(w{word}, {found})"
-    return f"{form.recode}(w{word}, {found} + static_cast<u32>(plus))"
 
 
 def _looked_at(form: Form, word: str) -> str:

@@ -35,7 +35,7 @@ SECTOR = 32
 LEFT, CALL = 8.0, 1 << 16
 """What a byte that is left to the grid costs, and what a call costs, in bytes moved in tiles."""
 
-WORTH = 4096
+WORTH = 2048
 """Bytes for which tiles are looked for."""
 
 MOST_STRETCHES = 16
@@ -173,6 +173,14 @@ def source_order(digits: tuple[Digit, ...]) -> tuple[int, ...]:
     return tuple(sorted(range(len(targets)), key=lambda at: targets[at].source))
 
 
+def recoded(digits: tuple[Digit, ...], word: int) -> str | None:
+    """Whether all codes of a word have one operand as they come (first), or else as they go (last)."""
+    for when, side in (("first", "source"), ("last", "target")):
+        if not any(digit.beside for digit in sorted(digits, key=lambda digit: getattr(digit, side))[:word]):
+            return when
+    return None
+
+
 def row(steps: list[int]) -> int:
     """How many of these ascending steps are 1, 2, 4 and so on."""
     return next((at for at, step in enumerate(steps) if step != 1 << at), len(steps))
@@ -187,8 +195,7 @@ def _price(digits: tuple[Digit, ...], bits: int) -> float:
     for one in steps:
         if row(one) < word or one[0] < 1 or len({*one}) < len(one) or any(step * bits % 8 for step in one[word:]):
             return LEFT
-    in_word = sorted(digits, key=lambda digit: digit.source)[:word]
-    if any(digit.beside for digit in in_word) or arranged(source_order(digits), word) is None:
+    if recoded(digits, word) is None or arranged(source_order(digits), word) is None:
         return LEFT
     rows = [(bits << row(one)) // 8 for one in steps]
     sectors = sum(max(SECTOR / one, 1.0) for one in rows) / 2
