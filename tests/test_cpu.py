@@ -62,7 +62,7 @@ def test_shapes_ranks_and_experts_share_kernels():
     compiled = cpu_kernels.kernel.cache_info().misses
     other = compile_plan(*GPTQ, {"n": 1024, "k": 2048}, params=params)
     other.run(inputs_of(other), backend="cpu")
-    assert cpu_kernels.kernel.cache_info().misses == compiled
+    assert cpu_kernels.kernel.cache_info().misses == compiled + len(forms(other) - forms(small))
 
 
 def test_many_threads_give_the_same_bytes(monkeypatch):
