@@ -93,8 +93,8 @@ def beside(
 
 
 def _word(builder: Any, place: Any, base: Any, width: int, *, odd: bool) -> Any:
-    """The codes at a place, from the lowest bit of 64 on."""
-    byte = builder.add(base, builder.lshr(place, ir.Constant(LONG, 1)) if odd else place)
+    """The codes at a place, from the lowest bit of 64 on; with `odd` it is counted in codes from the base."""
+    byte = builder.add(base, builder.lshr(place, ir.Constant(LONG, 1))) if odd else place
     word = builder.load(builder.inttoptr(byte, ir.IntType(width).as_pointer()), align=1)
     word = word if width == 64 else builder.zext(word, LONG)
     if not odd:
