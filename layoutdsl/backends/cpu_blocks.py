@@ -15,17 +15,20 @@ import numpy as np
 from layoutdsl.backends.cpu_axes import Carved, carve, combined, moving, size
 from layoutdsl.backends.cpu_beside import Second, Unknown
 from layoutdsl.backends.cpu_forms import Form, Job, Moving, Order, Spread, Table
-from layoutdsl.backends.cpu_network import BITS, Block, Digit, Loop, blocks, smallest, taken
+from layoutdsl.backends.cpu_network import BITS, PIECE, Block, Digit, Loop, blocks, smallest, taken
 from layoutdsl.backends.cpu_tables import NOTHING, affine, by_target, in_bytes, looked_up, nearest, on_lines, within
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Chain, Run, View, runs
 from layoutdsl.plan import Lookup, Plan, Program, TensorInfo
 
-TOGETHER, TILE = 512, 1 << 16
-"""Bytes that rows write together, where they lie together; bytes of a tile."""
+TILE = 1 << 16
+"""Bytes of a tile, which is part of a row."""
 
 MOVED = ("copy", "fp8_nibbles", "plain_nibbles", "fold_sign")
-"""Recodes of vectors."""
+"""Recodes of vectors, between codes of the same width."""
+
+RULED = ("rescale", "reciprocal", "offset", "nvfp4_scale")
+"""Recodes that know nothing but the code: those of 8 bits follow a rule."""
 
 AWAY = 1 << 40
 """What positions in an order count as: none lies beside another."""
@@ -48,6 +51,8 @@ class Making:
     second: Second | None
     part: int
     orders: Orders
+    writes: bool = True
+    """Whether it is written, not looked at alone."""
 
     @property
     def info(self) -> TensorInfo:
@@ -71,11 +76,32 @@ class Making:
         return code_named(self.source.code).bits
 
     @property
-    def refuses(self) -> str:
-        """The source code, where it is copied and some of its codes are NaN or infinite."""
+    def refuses(self) -> bool:
+        """Whether codes are copied some of which are NaN or infinite."""
         code = code_named(self.program.recode.source)
         finite = code.name in ("e2m1", "e8m0z") or code.kind not in ("float", "power")
-        return "" if finite or self.recode != "copy" else code.name
+        return self.recode == "copy" and not finite
+
+    @property
+    def counts(self) -> bool:
+        """Whether values may become 0 that are counted."""
+        return any(name == self.program.output for name, _ in self.plan.losses)
+
+    @property
+    def vectors(self) -> str:
+        """How vectors are recoded; empty where they are not."""
+        a, b = (code_named(name) for name in (self.program.recode.source, self.program.recode.target))
+        known = b.kind == "power" or (b.kind == "float" and b.sign)
+        if self.recode in MOVED:
+            return self.recode if a.bits == b.bits <= 64 else ""
+        if self.second is not None or self.program.reduction and self.recode == "nvfp4_global":
+            return ""
+        if self.recode in RULED and a.bits == 8:
+            return "rule"
+        if self.recode in ("rescale", "reciprocal") and a.bits in (16, 32) and a.kind == "float" and known:
+            return self.recode
+        steps = self.plan.habits.int16 == "stepwise"
+        return ("int16_steps" if steps else "int16_scale") if self.recode == "int16_scale" else ""
 
     def job(self, form: Form, tables: Sequence[Table], down: int, codes: int) -> Job:
         """A grid of blocks of so many codes, whose rows are those of one axis."""
@@ -97,15 +123,16 @@ class Making:
 
 def choices(making: Making, ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
     """Ways to take vectors out of runs, the best first. Runs that are looked up have their positions AWAY."""
-    second = making.second is None or making.second.orders[making.part] == (None, None)
-    if making.recode not in MOVED or making.source_bits != making.bits or making.bits > 64 or not second:
+    beside = making.second is not None and making.second.orders[making.part] != (None, None)
+    if not making.vectors or beside:
         return
     n, k = max(ns, key=size), max(ks, key=size)
     if making.orders[1] is not None:
         for panel in _panels(making, n, k):
             yield panel.digits, lambda n, k, panel=panel: _paneled(making, panel, n, k)
         return
-    for block in blocks(making.bits, [*_loops(0, n), *_loops(1, k)]):
+    least = PIECE if making.recode in MOVED else making.bits
+    for block in blocks(making.bits, [*_loops(0, n), *_loops(1, k)], least):
         yield block.digits, lambda n, k, block=block: _moved(making, block, n, k)
 
 
@@ -121,17 +148,19 @@ def _moved(making: Making, block: Block, n: Sequence[Carved], k: Sequence[Carved
     if second is None or any(column is None for pair in columns for column in pair):
         return None
     tables = [Table(to, of, by) for (to, of), by in zip(columns, second.tables)]
-    within([table.to for table in tables], making.info, making.bits << network.writes, 8)
-    within([_anywhere(making, axis, table.of) for axis, table in enumerate(tables)], making.source,
-           making.bits << network.reads, 8)  # fmt: skip
+    if making.writes:
+        within([table.to for table in tables], making.info, making.bits << network.writes, 8)
+    read = [_anywhere(making, axis, table.of) for axis, table in enumerate(tables)]
+    within(read, making.source, making.source_bits << network.reads, 8)
     down = 1 if making.orders[0] is not None or nearest(tables[0].of) <= nearest(tables[1].of) else 0
-    height = min(max(TOGETHER // nearest(tables[down].to), 1), len(tables[down].to))
-    width = max(TILE // (height * making.bits << len(block.digits) >> 3), 1)
-    looks_up = making.orders[0] is not None
-    form = Moving(network, down, making.recode, making.refuses, second.spread, looks_up=looks_up)
+    form = Moving(
+        network, down, making.vectors, making.program.recode.source, making.program.recode.target, making.refuses,
+        making.counts, second.spread, looks_up=making.orders[0] is not None,
+    )  # fmt: skip
     job = making.job(form, tables, down, 1 << len(block.digits))
     lines = network.line >= 0 and on_lines(tables)
-    return replace(job, height=height, width=width, lines=lines, orders=_listed(making, (None, making.orders[0])))
+    width = max(TILE * 8 // (making.bits << len(block.digits)), 1)
+    return replace(job, width=width, lines=lines, orders=_listed(making, (None, making.orders[0])))
 
 
 def _written(making: Making, block: Block, axis: int, carved: Sequence[Carved]) -> np.ndarray | None:
@@ -146,7 +175,7 @@ def _read(making: Making, block: Block, axis: int, carved: Sequence[Carved]) -> 
     network, digits = block.network, block.digits
     steps = [digit.src for at, digit in enumerate(digits) if digit.axis == axis and at >= network.reads]
     found = combined(by_target(carved)[0].src, steps)
-    return found // AWAY if making.orders[axis] is not None else in_bytes(found, making.bits)
+    return found // AWAY if making.orders[axis] is not None else in_bytes(found, making.source_bits)
 
 
 def _anywhere(making: Making, axis: int, column: np.ndarray) -> np.ndarray:
@@ -154,7 +183,7 @@ def _anywhere(making: Making, axis: int, column: np.ndarray) -> np.ndarray:
     order = making.orders[axis]
     if order is None:
         return column
-    found = in_bytes(looked_up(making.plan, order, column), making.bits)
+    found = in_bytes(looked_up(making.plan, order, column), making.source_bits)
     if found is None:
         raise Unknown
     return found
@@ -162,7 +191,7 @@ def _anywhere(making: Making, axis: int, column: np.ndarray) -> np.ndarray:
 
 def _listed(making: Making, orders: Sequence[Order | None]) -> tuple[tuple[Lookup, int, int] | None, ...]:
     """The orders of rows and columns, to be listed in bytes."""
-    return (*((*order, making.bits) if order is not None else None for order in orders), None, None)
+    return (*((*order, making.source_bits) if order is not None else None for order in orders), None, None)
 
 
 # operands -------------------------------------------------------------------------------------------------------------
@@ -280,7 +309,10 @@ def _paneled(making: Making, panel: _Panel, n: Sequence[Carved], k: Sequence[Car
     if positions.min() < 0 or positions.max() * BITS // 8 >= size_of or sorts[0].max() + BITS // 8 > size_of:
         raise Unknown
     network, looks_up = panel.block.network, making.orders[0] is not None
-    form = Moving(network, 0, making.recode, making.refuses, second.spread, looks_up, panel.sorts.network)
+    form = Moving(
+        network, 0, making.vectors, making.program.recode.source, making.program.recode.target, operand=second.spread,
+        looks_up=looks_up, sorts=panel.sorts.network,
+    )  # fmt: skip
     tables = [Table(to[0], rows, second.tables[0]), Table(to[1], positions, second.tables[1])]
     listed = (replace(order[0], digits=((1, 0, 1 << inside),), views=((0, 1, 0),)), 0)
     return replace(

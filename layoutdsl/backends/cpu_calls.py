@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from layoutdsl.backends.cpu_forms import Form, Job
+from layoutdsl.backends.cpu_forms import Form, Job, Moving
 from layoutdsl.backends.cpu_turns import (
     ACROSS, BY, COLUMNS, COLUMNS_BESIDE, COLUMNS_BY, COLUMNS_OF, COLUMNS_ORDER, COLUMNS_TO, END, HEIGHT, OF, PANEL,
     PANEL_OF, PANEL_TO, ROWS, ROWS_BESIDE, ROWS_BY, ROWS_OF, ROWS_ORDER, ROWS_TO, SCRATCH, TILES, TO, VALUE, WIDE, WIDTH, WITH,
@@ -89,7 +89,8 @@ def _call(layout: Layout, made: Sequence[Made]) -> Call:
         ):  # fmt: skip
             row[column] = values.ctypes.data
         row[[TO, OF, BY]] = layout.at(("to", output)), layout.at(("of", job.source)), layout.at(("of", job.operand))
-        row[WITH] = layout.at(("with", output, job.part, job.recode))
+        ruled = isinstance(job.form, Moving) and job.form.recode == "rule"
+        row[WITH] = layout.at(("with", output, job.part, job.recode, ruled))
         for column, order in zip((ROWS_ORDER, COLUMNS_ORDER, ROWS_BESIDE, COLUMNS_BESIDE), job.orders):
             row[column] = layout.at(("order", order)) if order is not None else 0
         row[VALUE] = job.value

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.backends.cpu_forms import Filling, Largest, Single
+from layoutdsl.backends.cpu_forms import LOST, REFUSED, Filling, Largest, Single
 from layoutdsl.codes import Code, code_named
-
-REFUSED = 62
-"""The bit of what a turn has found that says that something is refused; those below count values that became 0."""
 
 TABLES = ("rescale", "reciprocal", "offset", "nvfp4_scale", "copy")
 """Recodes that know nothing but the code: those of 4 and 8 bits are looked up."""
@@ -41,7 +38,8 @@ def filling(form: Filling) -> Iterator[str]:
     yield "    c0 = to + at(rows_to, i)" if form.bits > 4 else "    c0 = at(rows_to, i)"
     yield "    for j in range(left, right):"
     if form.bits > 64:
-        yield f"        store{form.bits}(c0 + at(columns_to, j), splat(uint64(value)))"
+        for byte in range(0, form.bits // 8, 8):
+            yield f"        store64(c0 + at(columns_to, j) + {byte}, uint64(value))"
     elif form.bits > 4:
         yield f"        store{form.bits}(c0 + at(columns_to, j), uint64(value))"
     else:
@@ -50,20 +48,18 @@ def filling(form: Filling) -> Iterator[str]:
 
 def largest(form: Largest) -> Iterator[str]:
     code = code_named(form.source)
-    above = _first_nan(code)
-    yield f"most = {-(1 << 62) if form.signs else -1}"
+    yield f"most = {-(1 << code.bits - 1) if form.signs else 0}"
     yield "for i in range(top, bottom):"
     yield f"    a0 = {_address('rows_of', 'i', form.looks_up[0], 'rows_order')}"
     yield "    for j in range(left, right):"
     yield f"        b0 = {_address('columns_of', 'j', form.looks_up[1], 'columns_order')}"
-    yield f"        code = {_read('of', 'a0 + b0', code)}"
-    yield f"        size = code & {_magnitude(code)}"
-    if form.signs:
-        yield f"        if size < {above}:"
-        yield f"            most = max(most, -size if code >> {code.bits - 1} else size)"
+    if form.vectors:
+        yield f'        most = larger(most, of + a0 + b0, "{form.source}", {form.signs})'
     else:
-        yield f"        if size < {above} and size > most:"
-        yield "            most = size"
+        yield f"        code = {_read('of', 'a0 + b0', code)}"
+        yield f"        size = code & {_magnitude(code)}"
+        yield f"        if size < {_first_nan(code)}:"
+        yield f"            most = max(most, {f'-size if code >> {code.bits - 1} else size' if form.signs else 'size'})"
     yield "found[turn] = most"
 
 
@@ -125,7 +121,7 @@ def _recoded(form: Single, source: Code, target: Code) -> Iterator[str]:
         yield f"made = entry & 0x{(1 << target.bits) - 1:X}"
         yield f"refused |= entry >> {REFUSED} != 0"
         if form.counts:
-            yield f"lost += entry >> {REFUSED - 1} & 1"
+            yield f"lost += entry >> {LOST} & 1"
         return
     if form.recode in ("fp8_nibbles", "plain_nibbles"):
         zero = "beside + value" if form.operand else str(source.bias or target.bias)
@@ -196,6 +192,6 @@ def _first_nan(code: Code) -> int:
     """The smallest magnitude that is no number; that before it is infinite, where a code has infinities."""
     if code.name == "e4m3":
         return 0x7F
-    if code.kind == "power" or code.name.startswith("s0"):
+    if code.kind == "power":
         return 1 << code.bits
     return (((1 << code.exponent) - 1) << code.mantissa) + 1

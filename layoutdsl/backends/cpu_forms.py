@@ -15,6 +15,10 @@ from layoutdsl.backends.cpu_network import Network
 from layoutdsl.plan import Lookup
 from layoutdsl.recodes import Recode
 
+REFUSED, LOST = 62, 61
+"""The bits of an entry of a table of codes that say that one is refused, and that its value becomes 0; of what a turn
+has found the former says that something is refused, below it stands how many values became 0."""
+
 Order = tuple[Lookup, int]
 """What an axis is looked up in, and which of its views a part has."""
 
@@ -41,14 +45,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class Moving:
-    """Blocks of vectors whose codes change places. down: the axis of the rows (0 is n). recode: copy, fp8_nibbles,
-    plain_nibbles or fold_sign, around 8 where there is no operand. refuses: the code of which some are no numbers.
-    looks_up: whether n is found through an order. sorts: what first sorts a panel, which the blocks are taken from."""
+    """Blocks of vectors whose codes change places. down: the axis of the rows (0 is n).
+
+    recode: copy, or what is done to a vector once it is read: fp8_nibbles, plain_nibbles or fold_sign, around 8 where
+    there is no operand; or what its codes, of another tensor's width maybe, are read by: rule, rescale, reciprocal,
+    int16_scale or int16_steps. refuses: whether some codes that are copied are no numbers. counts: values that become 0.
+    looks_up: whether n is found through an order. sorts: what first sorts a panel, which the blocks are taken from.
+    """
 
     network: Network
     down: int
-    recode: str = "copy"
-    refuses: str = ""
+    recode: str
+    source: str
+    target: str
+    refuses: bool = False
+    counts: bool = False
     operand: Spread | None = None
     looks_up: bool = False
     sorts: Network | None = None
@@ -84,10 +95,12 @@ class Filling:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest magnitude of a code, as the code without its sign; with `signs` the largest value."""
+    """The largest magnitude of a code, as the code without its sign; with `signs` the largest value, as an integer in
+    their order. vectors: whether a row and a column lead to a vector of them, not to one."""
 
     source: str
     signs: bool
+    vectors: bool = False
     looks_up: tuple[bool, ...] = (False,) * 4
 
 

@@ -16,7 +16,7 @@ from layoutdsl.backends.cpu_axes import Carved, carve, combined, moving, size, w
 from layoutdsl.backends.cpu_beside import Second, Unknown
 from layoutdsl.backends.cpu_blocks import AWAY, Choice, Making, Orders
 from layoutdsl.backends.cpu_forms import Filling, Job, Largest, Single, Table
-from layoutdsl.backends.cpu_network import Digit, Loop, taken
+from layoutdsl.backends.cpu_network import BITS, Digit, Loop, taken
 from layoutdsl.backends.cpu_tables import (
     NOTHING, by_target, in_bytes, in_units, looked_up, nearest, parities_differ, within, word_of,
 )  # fmt: skip
@@ -41,13 +41,13 @@ filled."""
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """The jobs of a plan, for each program: those that write, and those that compare elements with one that shares
-    their target. largest: of each reduction. refuses: whether a program may refuse a code."""
+    """The jobs of a plan, for each program: those that write, those that look whether a code is refused, and those that
+    compare elements with one that shares their target. largest: of each reduction."""
 
     writes: tuple[tuple[Job, ...], ...]
+    looks: tuple[tuple[Job, ...], ...]
     compares: tuple[tuple[Job, ...], ...]
     largest: tuple[tuple[Job, ...], ...]
-    refuses: tuple[bool, ...]
 
 
 def lower(plan: Plan) -> Lowered:
@@ -56,9 +56,9 @@ def lower(plan: Plan) -> Lowered:
     stepwise = plan.habits.int16 == "stepwise"
     return Lowered(
         tuple(tuple(one.writes()) for one in made.values()),
+        tuple(tuple(one.looks()) for one in made.values()),
         tuple(tuple(one.compares()) for one in made.values()),
         tuple(tuple(made[of.output].largest(of.kind == "largest" and stepwise)) for of in plan.reductions),
-        tuple(one.refuses for one in made.values()),
     )
 
 
@@ -105,12 +105,6 @@ class _Lowering:
         self.copies = plan.experts[2] or 1 if self.info.experts and not self.info.shared else 1
         self.second = Second(plan, program.operands[0]) if program.operands else None
 
-    @property
-    def refuses(self) -> bool:
-        copies = self.recode == "copy" and not self._making(-1, (None, None)).refuses
-        shares = any(_shares(move) for move in self.program.moves)
-        return shares or self.program.fill is not None or not (copies or self.recode in TOTAL)
-
     def writes(self) -> Iterator[Job]:
         if self.program.fill is not None:
             yield from _Lowering(self.plan, _filling(self.program, self.program.fill)).writes()
@@ -124,15 +118,47 @@ class _Lowering:
             else:
                 yield from self._data(move)
 
+    def looks(self) -> Iterator[Job]:
+        """All source codes, each once, in their order in memory; for no program that compares, or that refuses none."""
+        if any(_shares(move) for move in self.program.moves):
+            return
+        if self.program.fill is not None:
+            yield from _Lowering(self.plan, _filling(self.program, self.program.fill)).looks()
+        if self.recode in TOTAL or (self.recode == "copy" and not self._making(-1, (None, None)).refuses):
+            return
+        for move in self.program.moves:
+            for making, *both in self._parts(move) if move.kind == "data" else ():
+                alone = making.second is None and making.orders == (None, None)
+                ns, ks = ([_only_source(run) for run in runs] if alone else runs for runs in both)
+                making = replace(making, writes=False)
+                yield from _grids(ns, ks, lambda n, k, making=making: self._choices(making, n, k))
+
     def compares(self) -> Iterator[Job]:
         for move in self.program.moves if self.recode != "constant" else ():
             if move.kind == "data" and _shares(move):
-                yield from self._all(move, self._form("compare"))
+                for making, ns, ks in self._parts(move):
+                    if ns and ks:
+                        job = _single(making, self._form("compare"), None, _carved(ns, ())[0], _carved(ks, ())[0])
+                        assert job is not None
+                        yield job
 
     def largest(self, signs: bool) -> Iterator[Job]:
+        source = self.program.recode.source
         for move in self.program.moves:
-            if move.kind == "data":
-                yield from self._all(move, Largest(self.program.recode.source, signs))
+            for making, *both in self._parts(move) if move.kind == "data" else ():
+                alone = making.orders == (None, None)
+                ns, ks = ([_only_source(run) for run in runs] if alone else runs for runs in both)
+                making = replace(making, writes=False, second=None)
+
+                def choices(ns: Sequence[Run], ks: Sequence[Run], making: Making = making) -> Iterator[Choice]:
+                    rest, inside = _loops(ns, ks), (BITS // making.source_bits).bit_length() - 1
+                    digits = [taken(rest, 1 << at, "src") for at in range(inside)]
+                    if None not in digits and making.orders == (None, None):
+                        form = Largest(source, signs, vectors=True)
+                        yield [one for one in digits if one], lambda n, k: _single(making, form, None, n, k)
+                    yield (), lambda n, k: _single(making, Largest(source, signs), None, n, k)
+
+                yield from _grids(ns, ks, choices)
 
     def _parts(self, move: Move) -> Iterator[tuple[Making, list[Run], list[Run]]]:
         """By part the runs along n and along k, their positions AWAY where they are looked up."""
@@ -144,14 +170,6 @@ class _Lowering:
 
     def _making(self, part: int, orders: Orders) -> Making:
         return Making(self.plan, self.program, self.recode, self.second, part, orders)
-
-    def _all(self, move: Move, form: Single | Largest) -> Iterator[Job]:
-        """All elements of a move one by one, those that share a target too."""
-        for making, ns, ks in self._parts(move):
-            if ns and ks:
-                job = _single(making, form, None, _carved(ns, ())[0], _carved(ks, ())[0])
-                assert job is not None
-                yield job
 
     # data -------------------------------------------------------------------------------------------------------------
 
@@ -176,7 +194,7 @@ class _Lowering:
             self.program.recode.target,
             operand=self.second.operand.code if self.second is not None else "",
             stepwise=self.recode == "int16_scale" and self.plan.habits.int16 == "stepwise",
-            counts=how == "write" and any(name == self.program.output for name, _ in self.plan.losses),
+            counts=how == "write" and self._making(-1, (None, None)).counts,
         )
 
     # what has no source -----------------------------------------------------------------------------------------------
@@ -238,8 +256,10 @@ def _single(
         if to is None:
             return None
         tables.append(Table(to, of, by))
-    unit = 8 if pair is not None else min(making.bits, 8)
-    within([table.to for table in tables], making.info, max(unit, making.bits), unit)
+    if making.writes:
+        unit = 8 if pair is not None else min(making.bits, 8)
+        within([table.to for table in tables], making.info, max(unit, making.bits), unit)
+    whole = isinstance(form, Largest) and form.vectors
     for columns, orders, info, bits in (
         ([table.of for table in tables], making.orders, making.source, making.source_bits),
         ([table.by for table in tables], others, making.beside, second),
@@ -249,7 +269,7 @@ def _single(
                 column if order is None else in_units(looked_up(making.plan, order, column), bits)
                 for column, order in zip(columns, orders)
             ]
-            within(read, info, bits, min(bits, 8))
+            within(read, info, BITS if whole else bits, min(bits, 8))
     down = _down(tables)
     listed = tuple(
         (*both[axis], bits if bits >= 8 else 0) if both[axis] is not None else None
@@ -257,7 +277,7 @@ def _single(
         for axis in (down, 1 - down)
     )
     form = replace(form, looks_up=tuple(order is not None for order in listed))
-    alone = pair is None and making.bits == 4 and isinstance(form, Single) and form.how == "write"
+    alone = pair is None and making.bits == 4 and isinstance(form, Single) and form.how == "write" and making.writes
     if pair is not None and isinstance(form, Single):
         form = replace(form, pair="rows" if pair.axis == down else "columns")
     job = making.job(form, tables, down, 1 if pair is None else 2)
@@ -288,6 +308,11 @@ def _moving(run: Run, order: object) -> Run:
 def _only_target(run: Run) -> Run:
     """A run without its source."""
     return replace(run, src=0, loops=tuple((count, dx, dst, 0) for count, dx, dst, _ in run.loops if count > 1 and dst))
+
+
+def _only_source(run: Run) -> Run:
+    """A run of all its source's codes, each once, which are its target too."""
+    return replace(run, dst=run.src, loops=tuple((count, dx, src, src) for count, dx, _, src in run.loops if src))
 
 
 def _shares(move: Move) -> bool:

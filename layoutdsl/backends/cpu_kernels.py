@@ -15,7 +15,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from layoutdsl.backends import cpu_memory, cpu_recodes, cpu_turns, cpu_vectors
+from layoutdsl.backends import cpu_memory, cpu_recoders, cpu_recodes, cpu_rules, cpu_turns, cpu_vectors
 from layoutdsl.backends.cpu_forms import Form
 from layoutdsl.backends.cpu_source import source
 
@@ -40,9 +40,8 @@ def kernel(form: Form) -> Kernel:
 @cache
 def _used() -> bytes:
     """The text of what kernels call: numba would not notice that it has changed."""
-    return b"".join(
-        Path(module.__file__ or "").read_bytes() for module in (cpu_memory, cpu_recodes, cpu_turns, cpu_vectors)
-    )
+    modules = cpu_memory, cpu_recoders, cpu_recodes, cpu_rules, cpu_turns, cpu_vectors
+    return b"".join(Path(module.__file__ or "").read_bytes() for module in modules)
 
 
 def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], threads: int) -> np.ndarray:

@@ -26,9 +26,8 @@ BITS = 256
 REGISTERS = 4
 """A block has at most 2^4 vectors: as many as most processors have registers."""
 
-GRANULES = ((256, 256), (128, 256), (256, 128), (64, 256), (256, 64), (128, 128), (64, 128), (128, 64), (64, 64),
-            (32, 256), (256, 32), (32, 64), (64, 32))  # fmt: skip
-"""Bits that lie together at the source and at the target, the best first."""
+PIECE = 32
+"""Bits of the smallest granule, but for codes that are recoded as they are read: those may be read one by one."""
 
 Loop = tuple[int, int, int, int]
 """(axis, count, target step, source step) in codes."""
@@ -83,12 +82,17 @@ class Block:
     digits: tuple[Digit, ...]
 
 
-def blocks(bits: int, loops: Sequence[Loop]) -> Iterator[Block]:
-    """The blocks that loops can be cut into, the best first."""
-    for reads, writes in GRANULES:
-        found = _block(bits, _digits_in(reads, bits), _digits_in(writes, bits), loops)
-        if found is not None:
-            yield found
+def blocks(bits: int, loops: Sequence[Loop], least: int = PIECE) -> Iterator[Block]:
+    """The blocks that loops can be cut into, the best first: those with the largest granules, of `least` bits where
+    they are read."""
+    inside = _digits_in(BITS, bits)
+    for missing in range(2 * inside + 1):
+        for unwritten in range(missing + 1):
+            reads, writes = inside - missing + unwritten, inside - unwritten
+            if min(reads, writes) >= 0 and bits << reads >= least and bits << writes >= PIECE:
+                found = _block(bits, reads, writes, loops)
+                if found is not None:
+                    yield found
 
 
 def _digits_in(width: int, bits: int) -> int:

@@ -1,241 +1,152 @@
-"""Text of the kernels that move codes inside vectors: cpu_network.py found what to exchange.
+"""Text of the kernels that move codes inside vectors: cpu_network.py found what to do.
 
-A block is read vector by vector, recoded where it must be, exchanged, and written. The addresses of a row are taken
-once for all its columns. Where blocks are taken out of a panel, a row is one, and sorts it first.
+A block is read, recoded where it must be, its digits are brought to their places, and it is written. The addresses of a
+row are taken once for all its columns. Where blocks are taken out of a panel, a row is one, and sorts it first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from layoutdsl.backends.cpu_forms import FAR, Moving, Spread
-from layoutdsl.backends.cpu_network import BITS, Network
-from layoutdsl.codes import code_named
+from layoutdsl.backends.cpu_forms import FAR, REFUSED, Moving
+from layoutdsl.backends.cpu_network import Network
 
-_LOADS = ("load256", "load128", "load64x4", "load32x8")
-_STORES = ("store256", "store128", "store64x4", "store32x8")
-"""By the digits of a vector's place that are not in a granule."""
+_READ = {"rule": "given", "rescale": "factor", "reciprocal": "factor", "int16_scale": "factor", "int16_steps": "factor"}
+"""Recodes of codes as they are read, and what they are given."""
 
 
-class _Places:
-    """The names of a block's addresses: those of rows and of columns are added up, and the digits that are not read or
-    written together choose from both."""
+class _Sides:
+    """The digits that choose among a row's addresses and a column's, for the pieces that vectors are read or written
+    in. `order` is that of the digits there, of which so many are in a piece."""
 
-    def __init__(self, network: Network, down: int, digits: Sequence[int], rows: str, columns: str):
-        axes = network.axes
-        self.sides = [[at for at in digits if (axes[at] == down) == (side == 0)] for side in (0, 1)]
-        self.names = rows, columns
+    def __init__(self, network: Network, down: int, order: Sequence[int], piece: int):
+        apart = list(order[piece:])
+        self.pieces = network.inside - piece
+        self.rows, self.columns = (
+            [at for at, digit in enumerate(apart) if (network.axes[digit] == down) is side] for side in (True, False)
+        )
+        self.vectors = network.vectors
 
-    def taken(self, side: int, index: str, table: str, start: str = "", order: str = "") -> Iterator[str]:
-        """Lines that name the addresses of one side, through an order if there is one."""
-        count = 1 << len(self.sides[side])
-        for at in range(count):
-            place = f"at({table}, {index if count == 1 else f'{count} * {index} + {at}'})"
-            yield f"{self.names[side]}{at} = {start}{f'at({order}, {place})' if order else place}"
+    def __str__(self) -> str:
+        rows, columns = (f"({''.join(f'{at}, ' for at in side).rstrip()})" for side in (self.rows, self.columns))
+        return f"vectors={self.vectors}, pieces={self.pieces}, rows={rows}, columns={columns}"
 
-    def of(self, chosen: Mapping[int, int]) -> str:
-        found = (sum(chosen[digit] << at for at, digit in enumerate(side)) for side in self.sides)
-        return " + ".join(f"{name}{at}" for name, at in zip(self.names, found))
+    def taken(self, side: int, table: str, base: str, order: str = "") -> str:
+        """The addresses of one side, through an order if there is one."""
+        count, index = 1 << len((self.rows, self.columns)[side]), "ij"[side]
+        if order:
+            return f"through({order}, entries({table}, {index}, {count}, 0))"
+        return f"entries({table}, {index}, {count}, {base})"
 
 
 def title(form: Moving) -> str:
+    """What a kernel does, in a line."""
     network = form.network
-    count = 1 << len(network.axes) - network.inside
-    recoded = "" if form.recode == "copy" else f", {form.recode} on the way"
+    count = network.vectors
+    names = f", {form.source} to {form.target} by {form.recode}"
+    recoded = "" if form.recode == "copy" else names if form.recode in _READ else f", {form.recode} on the way"
     found = ", out of a sorted panel" if form.sorts is not None else ""
     return f"{network.bits}-bit codes, {count} vector{'s' * (count > 1)} at a time{found}{recoded}"
 
 
 def functions(form: Moving) -> Iterator[str]:
-    """What a kernel needs that is made for it: exchanges inside of a vector, and what spreads an operand."""
-    bits = form.network.bits
-    ops = (*form.network.ops, *(form.sorts.ops if form.sorts is not None else ()))
-    for first, second in sorted({(op.place, op.other) for op in ops if op.kind == "turn"}):
-        yield f"turn{first}_{second} = turned({first}, {second})"
-    for order in sorted({op.order for op in ops if op.kind == "arrange"}):
-        yield f"arrange{_numbers(order)} = arranged({max(bits, 8)}, {order})"
-    spread = form.operand
-    if spread is not None and spread.width < BITS:
-        far = sum(step == FAR for step in spread.steps)
-        for number in range(1 << far):
-            yield f"spread{number} = spread({spread.bits}, {spread.steps[: form.network.inside]}, {number})"
+    """What a kernel needs that is made for it."""
+    network, spread = form.network, form.operand
+    reads, writes, operands = _sides(form)
+    if form.recode in _READ:
+        yield f'read = recoding("{form.recode}", "{form.source}", "{form.target}", {reads})'
+    else:
+        yield f"read = reading({reads})"
+    if form.sorts is not None:
+        sorts = form.sorts
+        yield f"read_unsorted = reading({_Sides(sorts, form.down, range(len(sorts.axes)), sorts.reads)})"
+        yield f"write_sorted = writing({_Sides(sorts, form.down, sorts.written, sorts.writes)})"
+    if spread is not None:
+        what = f'"{form.recode}", {spread.bits}, {spread.width}, {spread.steps[: network.inside]}, odd={spread.odd}'
+        both = f"rows={tuple(operands.rows)}, columns={tuple(operands.columns)}, vectors={network.vectors}"
+        yield f"recoded = beside({what}, {both})"
+    for order in sorted({op.order for net in (network, form.sorts) if net for op in net.ops if op.kind == "arrange"}):
+        yield f"arrange{''.join(map(str, order))} = arranging({max(network.bits, 8)}, {order})"
+    line = network.written[network.inside :].index(network.line) if network.line in network.written[network.inside :] else -1
+    yield f"write = writing({writes}, line={line})"
+    if network.writes == network.inside:
+        yield f"stream = streaming({writes}, line={line})"
+
+
+def _sides(form: Moving) -> tuple[_Sides, _Sides, _Sides]:
+    """Of what is read, of what is written, and of operands."""
+    network, spread = form.network, form.operand
+    order = list(range(len(network.axes)))
+    operands = _Sides(network, form.down, order, network.inside)
+    if spread is not None:
+        far = [at for at in range(network.inside) if spread.steps[at] == FAR]
+        moved = [at for at in order[network.inside :] if spread.leads_away(at, network.inside)]
+        numbers = {digit: at for at, digit in enumerate([*far, *order[network.inside :]])}
+        operands.pieces = len(far)
+        operands.rows, operands.columns = (
+            [numbers[at] for at in (*far, *moved) if (network.axes[at] == form.down) is side] for side in (True, False)
+        )
+    reads = _Sides(network, form.down, order, network.reads)
+    return reads, _Sides(network, form.down, network.written, network.writes), operands
 
 
 def moving(form: Moving) -> Iterator[str]:
-    network, spread, down = form.network, form.operand, form.down
-    digits = range(len(network.axes))
-    reads = _Places(network, down, digits[network.reads :], "a", "b")
-    writes = _Places(network, down, network.written[network.writes :], "c", "d")
-    beside = [at for at in digits if spread is not None and spread.leads_away(at, network.inside)]
-    operands = _Places(network, down, beside, "y", "x")
+    network, spread = form.network, form.operand
+    reads, writes, operands = _sides(form)
     order = "columns_order" if form.looks_up or form.sorts is not None else ""
-    if form.refuses:
-        yield "seen = splat(uint64(0))"
+    given = _READ.get(form.recode)
+    if form.refuses or given:
+        yield "refused, lost = 0, 0"
     yield "for i in range(top, bottom):"
     if form.sorts is None:
-        yield from _indented(4, reads.taken(0, "i", "rows_of", "of + "))
+        yield f"    row = {reads.taken(0, 'rows_of', 'of')}"
     else:
-        yield from _indented(4, _sorting(form, form.sorts))
-        yield "    a0 = panel"
-    yield from _indented(4, writes.taken(0, "i", "rows_to", "to + "))
+        yield from (f"    {line}" for line in _sorting(form, form.sorts))
+        yield "    row = (panel,)"
+    yield f"    row_to = {writes.taken(0, 'rows_to', 'to')}"
     if spread is not None:
-        yield from _indented(4, operands.taken(0, "i", "rows_by", "" if spread.odd else "by + "))
+        yield f"    row_by = {operands.taken(0, 'rows_by', '0' if spread.odd else 'by')}"
     yield "    for j in range(left, right):"
-    yield from _indented(8, reads.taken(1, "j", "columns_of", order=order))
-    yield from _indented(8, writes.taken(1, "j", "columns_to"))
-    if spread is not None:
-        yield from _indented(8, operands.taken(1, "j", "columns_by"))
-    yield from _indented(8, _loads(network, reads))
+    column = reads.taken(1, "columns_of", "0", order)
+    if given:
+        yield f"        w, refused, lost = read(row, {column}, {given}, refused, lost)"
+    else:
+        yield f"        w = read(row, {column})"
     if form.refuses:
-        yield from _indented(8, (f"seen |= {_suspect(form.refuses, f'w{at}')}" for at in range(network.vectors)))
-    if form.recode != "copy":
-        yield from _indented(8, _recoded(form, operands))
-    yield from _indented(8, _exchanges(network))
-    if network.inside == network.writes:
+        yield f'        refused |= suspects(w, "{form.source}")'
+    if spread is not None:
+        yield f"        w = recoded(w, row_by, {operands.taken(1, 'columns_by', '0')}, by, value)"
+    elif form.recode not in ("copy", *_READ):
+        yield f'        w = around_eight(w, "{form.recode}")'
+    yield from (f"        {line}" for line in _operations(network))
+    yield f"        column_to = {writes.taken(1, 'columns_to', '0')}"
+    if network.writes == network.inside:
         yield "        if mode == STREAM:"
-        yield from _indented(12, _stores(network, writes, "stream256"))
+        yield "            stream(row_to, column_to, w)"
         yield "        elif mode == STORE:"
     else:
         yield "        if mode != LOOK:"
-    yield from _indented(12, _stores(network, writes, _STORES[network.inside - network.writes]))
-    if form.refuses:
-        yield f"found[turn] = int64(folded(seen & uint64({_nonsense(form.refuses)[2]})) != 0) << 62"
-
-
-def _indented(by: int, lines: Iterator[str]) -> Iterator[str]:
-    return (f"{' ' * by}{line}" for line in lines)
+    yield "            write(row_to, column_to, w)"
+    if form.refuses or given:
+        yield f"found[turn] = {'lost | ' if form.counts and given else ''}int64(refused != 0) << {REFUSED}"
 
 
 def _sorting(form: Moving, network: Network) -> Iterator[str]:
     """A panel, a vector for each k, in memory apart."""
-    reads = _Places(network, 0, range(len(network.axes))[network.reads :], "a", "b")
-    writes = _Places(network, 0, network.written[network.writes :], "c", "d")
-    yield from reads.taken(0, "i", "rows_of", "of + ", "rows_order" if form.looks_up else "")
-    yield "c0 = panel"
+    reads = _Sides(network, form.down, range(len(network.axes)), network.reads)
+    writes = _Sides(network, form.down, network.written, network.writes)
+    yield f"row = {reads.taken(0, 'rows_of', 'of', 'rows_order' if form.looks_up else '')}"
     yield "for j in range(panels):"
-    yield from _indented(4, reads.taken(1, "j", "panel_of"))
-    yield from _indented(4, writes.taken(1, "j", "panel_to"))
-    yield from _indented(4, _loads(network, reads))
-    yield from _indented(4, _exchanges(network))
-    yield from _indented(4, _stores(network, writes, "store256"))
+    yield f"    w = read_unsorted(row, {reads.taken(1, 'panel_of', '0' if not form.looks_up else 'of')})"
+    yield from (f"    {line}" for line in _operations(network))
+    yield f"    write_sorted((panel,), {writes.taken(1, 'panel_to', '0')}, w)"
 
 
-def _loads(network: Network, places: _Places) -> Iterator[str]:
-    order = range(len(network.axes))
-    for at in range(network.vectors):
-        pieces = ", ".join(_pieces(network, places, order, network.reads, at))
-        yield f"w{at} = {_LOADS[network.inside - network.reads]}({pieces})"
-
-
-def _exchanges(network: Network) -> Iterator[str]:
+def _operations(network: Network) -> Iterator[str]:
     for op in network.ops:
-        for at in range(network.vectors):
-            if op.kind == "turn":
-                yield f"w{at} = turn{op.place}_{op.other}(w{at})"
-            elif op.kind == "arrange":
-                yield f"w{at} = arrange{_numbers(op.order)}(w{at})"
-            elif not at >> op.digit & 1:
-                other = at | 1 << op.digit
-                yield f"w{at}, w{other} = {op.kind}{op.place}(w{at}, w{other})"
-
-
-def _numbers(order: Sequence[int]) -> str:
-    return "".join(map(str, order))
-
-
-def _stores(network: Network, places: _Places, function: str) -> Iterator[str]:
-    """Vectors that make a line of the cache are written one after the other."""
-    outside = network.written[network.inside :]
-    bit = 1 << outside.index(network.line) if network.line in outside else 0
-    for at in sorted(range(network.vectors), key=lambda at: (at & ~bit, at)):
-        yield f"{function}({', '.join(_pieces(network, places, network.written, network.writes, at))}, w{at})"
-
-
-def _pieces(network: Network, places: _Places, order: Sequence[int], granule: int, vector: int) -> Iterator[str]:
-    """The addresses of a vector's granules; `order` is that of the digits where it is read or written."""
-    inside = network.inside
-    for piece in range(1 << inside - granule):
-        chosen = {digit: piece >> at & 1 for at, digit in enumerate(order[granule:inside])}
-        chosen |= {digit: vector >> at & 1 for at, digit in enumerate(order[inside:])}
-        yield places.of(chosen)
-
-
-# recodes --------------------------------------------------------------------------------------------------------------
-
-
-def _recoded(form: Moving, operands: _Places) -> Iterator[str]:
-    network, spread = form.network, form.operand
-    known: dict[tuple[str, ...], int] = {}
-    for at in range(network.vectors):
-        if spread is None:
-            yield from _around_eight(form.recode, f"w{at}")
-            continue
-        words = tuple(_words(network, spread, operands, at))
-        if words not in known:
-            known[words] = len(known)
-            yield from _operand(form.recode, spread, words, known[words])
-        beside = f"even{known[words]}", f"odd{known[words]}"
-        if form.recode == "fold_sign":
-            yield f"w{at} ^= {beside[0]} | ({beside[1]} << uint64(4))"
+        if op.kind == "arrange":
+            yield f"w = arrange{''.join(map(str, op.order))}(w)"
+        elif op.kind == "swap":
+            yield f"w = swap(w, {op.place}, {op.other})"
         else:
-            yield f"w{at} = {form.recode}(w{at}, {beside[0]}, {beside[1]})"
-
-
-def _words(network: Network, spread: Spread, operands: _Places, vector: int) -> Iterator[str]:
-    """The addresses of the words that have what stands beside a vector."""
-    far = [at for at in range(network.inside) if spread.steps[at] == FAR]
-    for number in range(1 << len(far)):
-        chosen = {at: number >> bit & 1 for bit, at in enumerate(far)}
-        chosen |= {at: vector >> at - network.inside & 1 for at in range(network.inside, len(network.axes))}
-        yield operands.of(chosen)
-
-
-def _operand(recode: str, spread: Spread, words: Sequence[str], name: int) -> Iterator[str]:
-    """Bytes beside the even and the odd codes of a vector."""
-    for number, place in enumerate(words):
-        even, odd = (f"{half}{name}" if number == 0 else f"more_{half}" for half in ("even", "odd"))
-        if spread.width == BITS:
-            yield f"{even}, {odd} = halves(load256({place}))"
-        else:
-            word = f"load{spread.width}({place})"
-            if spread.odd:
-                yield f"place = {place}"
-                word = f"load{spread.width}(by + (place >> 1)) >> uint64((place & 1) << 2)"
-            word = f"negative({word})" if recode == "fold_sign" else word
-            yield f"{even}, {odd} = spread{number}({word})"
-        if number:
-            yield f"even{name} |= more_even"
-            yield f"odd{name} |= more_odd"
-    if recode != "fold_sign":
-        yield f"even{name} += uint64(value * 0x0101010101010101)"
-        yield f"odd{name} += uint64(value * 0x0101010101010101)"
-
-
-def _around_eight(recode: str, word: str) -> Iterator[str]:
-    """4-bit codes around the zero point 8: below it, 15 minus the code is all bits but the topmost turned around."""
-    yield f"t = ({word} >> uint64(3)) & uint64(0x1111111111111111)"
-    if recode == "fp8_nibbles":
-        yield "t ^= uint64(0x1111111111111111)"
-    yield f"{word} ^= (t | (t << uint64(1)) | (t << uint64(2))) ^ uint64(0x8888888888888888)"
-
-
-def _suspect(name: str, word: str) -> str:
-    """A word with the topmost bit set of the codes that are NaN or infinite."""
-    mask, step, _ = _nonsense(name)
-    found = f"(({word} & uint64({mask})) + uint64({step}))"
-    return f"({found} & {word})" if code_named(name).kind == "power" or name.startswith("s0") else found
-
-
-def _nonsense(name: str) -> tuple[str, str, str]:
-    """For the codes of a word: a mask of all but their topmost bit, what carries into that where the rest is NaN or
-    infinite, and that bit."""
-    code = code_named(name)
-    step = 1 if name == "e4m3" else 1 << code.mantissa
-    mask, step, top = (
-        _everywhere(code.bits, value) for value in ((1 << code.bits - 1) - 1, step, 1 << code.bits - 1)
-    )
-    return mask, step, top
-
-
-def _everywhere(bits: int, value: int) -> str:
-    return f"0x{sum(value << at for at in range(0, 64, bits)):X}"
+            yield f"w = {op.kind}(w, {op.place}, {op.digit})"

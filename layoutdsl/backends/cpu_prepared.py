@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from layoutdsl.backends.cpu_beside import Unknown
 from layoutdsl.backends.cpu_calls import Call, Layout, calls
-from layoutdsl.backends.cpu_forms import Filling, Job, Single
+from layoutdsl.backends.cpu_forms import Job, Moving, Single
 from layoutdsl.backends.cpu_jobs import lower
 from layoutdsl.plan import Plan, TensorInfo
 
@@ -75,10 +75,7 @@ def _prepared(same: _Same) -> Prepared | None:
     return Prepared(
         layout,
         plain=grouped(lowered.writes, [not share for share in shares]),
-        looks=grouped(
-            [[job for job in jobs if not isinstance(job.form, Filling)] for jobs in lowered.writes],
-            [refuses and not share for refuses, share in zip(lowered.refuses, shares)],
-        ),
+        looks=grouped(lowered.looks, [True] * len(shares)),
         shared=grouped(lowered.writes, shares),
         compares=grouped(lowered.compares, shares),
         compared=tuple(program.output for program, share in zip(plan.programs, shares) if share),
@@ -87,7 +84,7 @@ def _prepared(same: _Same) -> Prepared | None:
             for reduction, jobs in zip(plan.reductions, lowered.largest)
         ),
         counted={
-            program.output: sum(job.codes for job in jobs if isinstance(job.form, Single) and job.form.counts)
+            program.output: sum(job.codes for job in jobs if isinstance(job.form, Moving | Single) and job.form.counts)
             for program, jobs in zip(plan.programs, lowered.writes)
         },
         whole=all(

@@ -7,7 +7,7 @@ the width of a digit, which is the bits from a code to the next of it:
                 up by one, and that of 64 becomes the digit of the number (`unpack` on x86, `zip` on ARM)
     exchange    the digit of the number and that of one width change places
     arrange     the digits of 8 .. 64 change places among each other
-    turn        two digits of the place change places
+    swap        two digits of the place change places
 
 With bytes in two vectors, digits 0 1 2 3 4 of the place and 5 of the number, 5 0 1 2 4 is one merge away.
 """
@@ -16,19 +16,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import count
 
-MERGE, ARRANGE, TURN, TURN_LANES, TURN_NIBBLES = 1, 1, 1, 2, 5
+MERGE, ARRANGE, SWAP, SWAP_LANES, SWAP_NIBBLES = 1, 1, 1, 2, 5
 EXCHANGE = {4: 3, 8: 3, 16: 2, 32: 2, 64: 1, 128: 1}
-"""Instructions for a vector; an exchange by the digit's width, a turn by whether it crosses lanes or opens bytes."""
+"""Instructions for a vector; an exchange by the digit's width, a swap by whether it crosses lanes or opens bytes."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """kind: merge, exchange, arrange or turn. digit: which of the vectors' number. place: the width of the digit of the
-    place; of a turn, `other` is that of the other one. order: of an arrange, for each digit from 8 bits on, which of
+    """kind: merge, exchange, arrange or swap. digit: which of the vectors' number. place: the width of the digit of the
+    place; of a swap, `other` is that of the other one. order: of an arrange, for each digit from 8 bits on, which of
     them it was."""
 
     kind: str
@@ -46,25 +46,26 @@ class State:
     words: tuple[int, ...]
 
     def after(self, op: Op, bits: int) -> State:
-        inside, words = list(self.inside), list(self.words)
-        at, other = (width // bits).bit_length() - 1 if (width := op.place) else 0, (op.other // bits).bit_length() - 1
-        lanes = _lanes(bits, len(inside))
-        if op.kind == "exchange":
-            inside[at], words[op.digit] = words[op.digit], inside[at]
-        elif op.kind == "merge":
-            moved = [words[op.digit], *inside[at : lanes.stop]]
-            inside[at : lanes.stop], words[op.digit] = moved[:-1], moved[-1]
-        elif op.kind == "arrange":
+        inside, words, lanes = list(self.inside), list(self.words), _lanes(bits, len(self.inside))
+        if op.kind == "arrange":
             inside[lanes.start : lanes.stop] = [inside[lanes.start + one] for one in op.order]
-        else:
+            return State(tuple(inside), self.words)
+        at = (op.place // bits).bit_length() - 1
+        if op.kind == "swap":
+            other = (op.other // bits).bit_length() - 1
             inside[at], inside[other] = inside[other], inside[at]
+        elif op.kind == "exchange":
+            inside[at], words[op.digit] = words[op.digit], inside[at]
+        else:
+            inside.insert(at, words[op.digit])
+            words[op.digit] = inside.pop(lanes.stop)
         return State(tuple(inside), tuple(words))
 
 
+@cache
 def _lanes(bits: int, inside: int) -> range:
     """The digits of the place whose width is 8 .. 64."""
-    widths = [bits << at for at in range(inside)]
-    found = [at for at, width in enumerate(widths) if 8 <= width <= 64]
+    found = [at for at in range(inside) if 8 <= bits << at <= 64]
     return range(found[0], found[-1] + 1)
 
 
@@ -72,17 +73,17 @@ def _lanes(bits: int, inside: int) -> range:
 def route(bits: int, start: State, wanted: tuple[int, ...]) -> tuple[Op, ...]:
     """Operations on codes of so many bits after which the first digits of the place are those wanted."""
     least, known, number = _Least(bits, start, wanted), {_key(start): 0}, count()
-    left: list[tuple[int, int, int, State, tuple[Op, ...]]] = [(least(start), next(number), 0, start, ())]
+    left: list[tuple[int, int, int, State, tuple[Op, ...]]] = [(least(start), 0, next(number), start, ())]
     while left:
-        _, _, cost, state, ops = heapq.heappop(left)
+        _, done, _, state, ops = heapq.heappop(left)  # of those that need as little, that which has come farthest
         if state.inside[: len(wanted)] == wanted:
             return ops
         for step, op in least.moves(state):
-            then, total = state.after(op, bits), cost + step
+            then, total = state.after(op, bits), step - done
             if known.get(_key(then), total + 1) > total:
                 known[_key(then)] = total
-                heapq.heappush(left, (total + least(then), next(number), total, then, (*ops, op)))
-    raise AssertionError("every digit can be exchanged or turned to its place")
+                heapq.heappush(left, (total + least(then), -total, next(number), then, (*ops, op)))
+    raise AssertionError("every digit can be exchanged or swapped to its place")
 
 
 def _key(state: State) -> tuple[object, ...]:
@@ -97,6 +98,7 @@ class _Least:
         self.bits, self.wanted = bits, wanted
         self.places = dict(enumerate(wanted))
         self.lanes = _lanes(bits, len(start.inside))
+        self.inner = {digit for at, digit in self.places.items() if at in self.lanes}
         self.alone = [at for at in range(len(start.inside)) if at not in self.lanes]
 
     def __call__(self, state: State) -> int:
@@ -111,7 +113,7 @@ class _Least:
     def moves(self, state: State) -> Iterator[tuple[int, Op]]:
         inside, words = state.inside, state.words
         for digit, word in enumerate(words):
-            if word in self.wanted:
+            if word in self.inner:
                 for at in self.lanes:
                     yield MERGE, Op("merge", digit, self.bits << at)
             for at, old in enumerate(inside):
@@ -126,8 +128,8 @@ class _Least:
                 narrow = self.bits << min(at, other) < 8
                 far = at not in self.lanes or other not in self.lanes
                 yield (
-                    TURN_NIBBLES if narrow else TURN_LANES if far else TURN,
-                    Op("turn", place=self.bits << at, other=self.bits << other),
+                    SWAP_NIBBLES if narrow else SWAP_LANES if far else SWAP,
+                    Op("swap", place=self.bits << at, other=self.bits << other),
                 )
 
     def _arranged(self, inside: tuple[int, ...]) -> Iterator[tuple[int, Op]]:

@@ -16,10 +16,11 @@ import torch
 from layoutdsl import recodes
 from layoutdsl.backends import cpu_checks, cpu_kernels
 from layoutdsl.backends.cpu_calls import Call
-from layoutdsl.backends.cpu_elements import REFUSED, TABLES
-from layoutdsl.backends.cpu_forms import Filling, Largest, Single
+from layoutdsl.backends.cpu_elements import TABLES
+from layoutdsl.backends.cpu_forms import REFUSED, Filling, Largest, Moving, Single
 from layoutdsl.backends.cpu_inputs import Source, array_of, targets
 from layoutdsl.backends.cpu_prepared import Prepared, copies_of
+from layoutdsl.backends.cpu_rules import rule, table
 from layoutdsl.backends.cpu_tables import addresses, word_of
 from layoutdsl.backends.cpu_turns import LOOK, MODE, STORE, STREAM, VALUE
 from layoutdsl.backends.places import ANY, ratios
@@ -69,8 +70,8 @@ class Run:
             self._reduce(reduction, made)
         for thing in self.known.layout.places:
             if thing[0] == "with":
-                _, output, part, recode = thing
-                self.things[thing] = self._given(self.programs[output], part, recode)
+                _, output, part, recode, ruled = thing
+                self.things[thing] = self._given(self.programs[output], part, recode, ruled)
 
     def verify(self, begun: Mapping[str, torch.Tensor]) -> None:
         """Find what `write` would refuse with no byte of an output written. What is compared is made in tensors apart,
@@ -138,7 +139,7 @@ class Run:
         found = cpu_kernels.share(cpu_kernels.kernel(call.form), table, places, call.sizes, threads)
         if not isinstance(call.form, Largest) and bool((found >> REFUSED).any()):
             raise Refused
-        if isinstance(call.form, Single) and call.form.counts and LOOK not in modes:
+        if isinstance(call.form, Moving | Single) and call.form.counts and LOOK not in modes:
             for at, (output, copies) in enumerate(zip(call.outputs, call.copies)):
                 counts = found[call.turns(at)].reshape(copies, -1).sum(1)
                 self.vanished.setdefault(output, []).append(counts)
@@ -204,15 +205,16 @@ class Run:
         found = np.concatenate(source.codes(32)).view(np.float32).astype(np.float64)
         return np.broadcast_to(found, (self.known.layout.copies, found.shape[1]))
 
-    def _given(self, program: Program, part: int, recode: Recode | None) -> np.ndarray:
-        """For each expert the table of a recode that looks codes up, or the number that others need."""
+    def _given(self, program: Program, part: int, recode: Recode | None, ruled: bool) -> np.ndarray:
+        """For each expert the rule or the table of a recode of narrow codes, or the number that others need."""
         if recode is None:
             return np.zeros(1, dtype=np.int64)
         shift = self.shifts.get(program.reduction, np.zeros(1, dtype=np.int64))
         if recode.name in TABLES and code_named(recode.source).bits <= 8:
             if recode.name == "nvfp4_scale":
                 shift = shift + self.ratios[program.reduction][:, part]
-            tables = {one: _table(recode, one) for one in set(shift.tolist())}
+            make = rule if ruled else table
+            tables = {one: make(recode, one) for one in set(shift.tolist())}
             self.kept += tables.values()
             return np.array([tables[one].ctypes.data for one in shift.tolist()], dtype=np.int64)
         if recode.name == "int16_scale":
@@ -248,21 +250,8 @@ class Run:
 
 @lru_cache(maxsize=1024)
 def _value(source: str, most: int) -> float:
-    """What a kernel has found to be the largest: a code, or one less its sign where it is negative."""
+    """What a kernel has found to be the largest: a code less its sign, or minus that where it is negative."""
     code = code_named(source)
-    if most in (-1, -(1 << 62)):
+    if most <= -(1 << code.bits - 1):
         return -np.inf
     return -code.decode(-most) if most < 0 else code.decode(most)
-
-
-@lru_cache(maxsize=256)
-def _table(recode: Recode, shift: int) -> np.ndarray:
-    """What the definition makes of every code, as kernels look it up."""
-    made = np.zeros(1 << code_named(recode.source).bits, dtype=np.int64)
-    for code in range(len(made)):
-        try:
-            found = recodes.apply(recode, code, shift=shift)
-            made[code] = found | int(recodes.vanishes(recode, code, found)) << (REFUSED - 1)
-        except Unrepresentable:
-            made[code] = 1 << REFUSED
-    return made
