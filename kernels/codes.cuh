@@ -1,5 +1,5 @@
 // Element codes as numbers: decoded exactly into doubles, encoded with one rounding, half to even. The definition is
-// layoutdsl/codes.py; generated text states each code as a struct of its numbers (backends/cuda_codes.py).
+// layoutdsl/codes.py; generated text states each code as a struct of its numbers (backends/repack/codes.py).
 #pragma once
 #include "device.cuh"
 

@@ -1,5 +1,5 @@
 // Grids of codes: every pair of an entry along n and an entry along k, whose addresses add up. What the generated repacks
-// share that go code by code (layoutdsl/backends/cuda_grids.py).
+// share that go code by code (layoutdsl/backends/repack/grid_kernels.py).
 #pragma once
 #include "recodes.cuh"
 

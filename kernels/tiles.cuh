@@ -1,5 +1,5 @@
 // Words of packed codes on their way through a tile: what the generated repacks share that move whole rows
-// (layoutdsl/backends/cuda_tiles.py).
+// (layoutdsl/backends/repack/tile_kernels.py).
 #pragma once
 #include "recodes.cuh"
 

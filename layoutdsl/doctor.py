@@ -46,33 +46,33 @@ def examine() -> Iterator[Line]:
 
 
 def _python() -> str:
-    import layoutdsl.backends.cuda_compile  # noqa: F401 - whether it can be
+    import layoutdsl.backends.cuda.compile  # noqa: F401 - whether it can be
 
     return f"cuda-bindings {version('cuda-bindings')}, cuda-core {version('cuda-core')}"
 
 
 def _nvrtc() -> str:
-    from layoutdsl.backends.cuda_toolkit import compiler
+    from layoutdsl.backends.cuda.toolkit import compiler
 
     found = compiler()
     return f"{found.version[0]}.{found.version[1]}, {found.path}; compiles for {', '.join(found.archs)}"
 
 
 def _headers() -> str:
-    from layoutdsl.backends.cuda_compile import headers
+    from layoutdsl.backends.cuda.compile import headers
 
     return f"{headers()}; none of a CUDA toolkit is read"
 
 
 def _driver() -> str:
-    from layoutdsl.backends.cuda_toolkit import driver
+    from layoutdsl.backends.cuda.toolkit import driver
 
     major, minor = driver()
     return f"runs CUDA up to {major}.{minor}"
 
 
 def _arch() -> str:
-    from layoutdsl.backends.cuda_toolkit import check_arch, gpus
+    from layoutdsl.backends.cuda.toolkit import check_arch, gpus
 
     found = gpus()
     for gpu in found:
@@ -82,7 +82,7 @@ def _arch() -> str:
 
 def _torch() -> str:
     """Read from the file that says it: importing torch takes seconds."""
-    from layoutdsl.backends.cuda_toolkit import check_torch
+    from layoutdsl.backends.cuda.toolkit import check_torch
 
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
@@ -95,7 +95,7 @@ def _torch() -> str:
 
 
 def _cache() -> str:
-    from layoutdsl.backends.cuda_compile import check_cache
+    from layoutdsl.backends.cuda.compile import check_cache
 
     place = check_cache()
     sizes = [path.stat().st_size for path in (place / "entries").rglob("*") if path.is_file()]

@@ -24,8 +24,8 @@ from layoutdsl.library import files, load_spec
 from layoutdsl.model import Format, ParamValue
 
 if TYPE_CHECKING:
-    from layoutdsl.backends.cuda_compile import Cubin
-    from layoutdsl.backends.cuda_lower import Kernel
+    from layoutdsl.backends.cuda.compile import Cubin
+    from layoutdsl.backends.repack.lower import Kernel
     from layoutdsl.plan import Plan
 
 Pair = tuple[Format, Format]
@@ -86,8 +86,9 @@ def _layers(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, int], dic
 
 def kernels_of(plan: Plan) -> Iterator[Kernel]:
     """Every kernel that a plan launches, some more than once."""
-    from layoutdsl.backends import cuda_lower, cuda_numbers
-    from layoutdsl.backends.cuda_run import ALIGNED
+    from layoutdsl.backends.repack import lower as cuda_lower
+    from layoutdsl.backends.repack import numbers as cuda_numbers
+    from layoutdsl.backends.repack.run import ALIGNED
 
     yield cuda_numbers.numbers_kernel()
     yield from (call.kernel for call in (*cuda_lower.reductions(plan), *cuda_lower.checks(plan)))
@@ -98,7 +99,8 @@ def kernels_of(plan: Plan) -> Iterator[Kernel]:
 
 def compile_all(kernels: Iterable[Kernel], archs: Sequence[str]) -> list[Cubin]:
     """Each kernel for each arch, on all cores: NVRTC works beside itself in threads."""
-    from layoutdsl.backends import cuda_compile, cuda_toolkit
+    from layoutdsl.backends.cuda import compile as cuda_compile
+    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
     cuda_compile.check_cache()
     for arch in archs:
@@ -108,7 +110,7 @@ def compile_all(kernels: Iterable[Kernel], archs: Sequence[str]) -> list[Cubin]:
 
 
 def _here() -> list[str]:
-    from layoutdsl.backends import cuda_toolkit
+    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
     try:
         return [gpu.arch for gpu in cuda_toolkit.gpus()]

@@ -17,8 +17,11 @@ from typing import Any
 from cuda.core import Program, ProgramOptions
 
 from layoutdsl import Plan, compile_plan
-from layoutdsl.backends import cuda_numbers, cuda_source, cuda_toolkit, kernel_sources
-from layoutdsl.backends.cuda_lower import Kernel
+from layoutdsl.backends import kernel_sources
+from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+from layoutdsl.backends.repack import numbers as cuda_numbers
+from layoutdsl.backends.repack import source as cuda_source
+from layoutdsl.backends.repack.lower import Kernel
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "repack-kernels.md"
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")

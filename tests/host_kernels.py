@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layoutdsl.backends.host_build import COMPILERS
-from layoutdsl.backends.host_launch import FORWARD, Launcher, Schedule
+from layoutdsl.backends.host.build import COMPILERS
+from layoutdsl.backends.host.launch import FORWARD, Launcher, Schedule
 from layoutdsl.backends.kernel_sources import folder
 
 if not any(map(shutil.which, COMPILERS)):

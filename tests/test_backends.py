@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 from layoutdsl import LayoutError, compile_plan, conform
 from layoutdsl import recodes as definition
-from layoutdsl.backends import BACKENDS, torch_scratch
-from layoutdsl.backends.torch_recodes import STORED, decode, encode, signed, twin, unsigned, vanished
+from layoutdsl.backends import BACKENDS
+from layoutdsl.backends.torch import scratch as torch_scratch
+from layoutdsl.backends.torch.recodes import STORED, decode, encode, signed, twin, unsigned, vanished
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.library import files, load_spec
 from layoutdsl.plan import Lost, Plan, TensorInfo

@@ -9,9 +9,12 @@ import torch
 from plans import NAMES, inputs_of, plan_named
 
 from layoutdsl import LayoutError, compile_plan
-from layoutdsl.backends import cpu, cpu_jobs, cpu_kernels, cpu_source
-from layoutdsl.backends.cpu_forms import Form, Moving
-from layoutdsl.backends.cpu_prepared import prepared
+from layoutdsl.backends import cpu
+from layoutdsl.backends.cpu import jobs as cpu_jobs
+from layoutdsl.backends.cpu import kernels as cpu_kernels
+from layoutdsl.backends.cpu import source as cpu_source
+from layoutdsl.backends.cpu.forms import Form, Moving
+from layoutdsl.backends.cpu.prepared import prepared
 from layoutdsl.cli import main
 
 GPTQ = ("gptq", "marlin_int4_a16", "linear")

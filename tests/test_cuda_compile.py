@@ -17,8 +17,10 @@ pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not mad
 from cuda.pathfinder import DynamicLibNotFoundError, find_nvidia_binary_utility
 
 from layoutdsl import LayoutError
-from layoutdsl.backends import cuda_compile, cuda_toolkit, kernel_sources
-from layoutdsl.backends.cuda_compile import compiled
+from layoutdsl.backends import kernel_sources
+from layoutdsl.backends.cuda import compile as cuda_compile
+from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+from layoutdsl.backends.cuda.compile import compiled
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")

@@ -20,7 +20,9 @@ from plans import inputs_of, plan_named
 from test_cuda_compile import COPY
 
 from layoutdsl import LayoutError, backends
-from layoutdsl.backends import cuda, cuda_launch, cuda_toolkit
+from layoutdsl.backends import cuda
+from layoutdsl.backends.cuda import launch as cuda_launch
+from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
 PLAN = plan_named("gptq_moe_padded")
 

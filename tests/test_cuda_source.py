@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
 
-from layoutdsl.backends import cuda_toolkit
+from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,7 +42,7 @@ def test_every_listed_kernel_compiles_and_spills_nothing(arch):
 
 
 def test_constants_of_the_kernels_are_those_of_the_lowering():
-    from layoutdsl.backends import axes
+    from layoutdsl.backends.repack import axes
 
     text = (ROOT / "kernels" / "grids.cuh").read_text(encoding="utf-8")
     assert re.search(rf"KEPT = {axes.KEPT}, DATA = {axes.DATA};", text)

@@ -30,7 +30,7 @@ def run(capsys, monkeypatch, tmp_path):
 @pytest.fixture
 def toolkit():
     pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
-    from layoutdsl.backends import cuda_toolkit
+    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
     return cuda_toolkit
 

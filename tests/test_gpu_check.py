@@ -13,7 +13,7 @@ from plans import inputs_of, plan_named
 
 pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
 
-from layoutdsl.backends import host_build
+from layoutdsl.backends.host import build as host_build
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "gpu_check"
@@ -59,7 +59,7 @@ def test_table_and_json(tmp_path, compiler):
 
 def test_no_gpu():
     from layoutdsl import LayoutError
-    from layoutdsl.backends import cuda_toolkit
+    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
     try:
         cuda_toolkit.gpus()

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layoutdsl import LayoutError
-from layoutdsl.backends.host_launch import FORWARD, ORDERS, Launcher, Schedule, schedules
+from layoutdsl.backends.host.launch import FORWARD, ORDERS, Launcher, Schedule, schedules
 
 MULTIPLY = Kernel("multiply", shared=8192)
 

@@ -30,9 +30,10 @@ from test_backends import (
 from test_backends import inputs_of as drawn_inputs_of
 
 from layoutdsl import LayoutError, Plan, compile_plan
-from layoutdsl.backends import amend, cuda_run
-from layoutdsl.backends.host_launch import Launcher, schedules
-from layoutdsl.backends.torch_recodes import STORED, signed
+from layoutdsl.backends import amend
+from layoutdsl.backends.host.launch import Launcher, schedules
+from layoutdsl.backends.repack import run as cuda_run
+from layoutdsl.backends.torch.recodes import STORED, signed
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Run
 

@@ -17,8 +17,9 @@ import pytest
 from host_kernels import FAULTY, PRIMITIVES, Kernel, aligned, launched
 
 from layoutdsl import LayoutError
-from layoutdsl.backends import host_build, host_launch
-from layoutdsl.backends.host_launch import Launcher
+from layoutdsl.backends.host import build as host_build
+from layoutdsl.backends.host import launch as host_launch
+from layoutdsl.backends.host.launch import Launcher
 from layoutdsl.backends.kernel_sources import folder, joined
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
@@ -118,7 +119,7 @@ printf first > "$2"
 while [ ! -e {place}/go ]; do sleep 0.02; done
 printf second >> "$2"
 """
-BUILD = "from layoutdsl.backends.host_build import runtime_library; print(runtime_library())"
+BUILD = "from layoutdsl.backends.host.build import runtime_library; print(runtime_library())"
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from host_kernels import FAULTS, FAULTY, Kernel, aligned, launched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdsl.backends.host_counters import Counters, Line, Traffic
-from layoutdsl.backends.host_launch import schedules
+from layoutdsl.backends.host.counters import Counters, Line, Traffic
+from layoutdsl.backends.host.launch import schedules
 
 SIZE = 4096
 WIDTHS = (1, 2, 4, 8, 16)

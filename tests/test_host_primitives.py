@@ -8,7 +8,7 @@ import pytest
 import torch
 from host_kernels import PRIMITIVES, Kernel, aligned, launched
 
-from layoutdsl.backends.host_launch import Schedule, schedules
+from layoutdsl.backends.host.launch import Schedule, schedules
 
 SOURCE = '#include "primitives_check.cu"\n'
 THREADS, ROW = 64, 64

@@ -136,7 +136,7 @@ def test_core_loads_nothing_heavy(command: str) -> None:
 
 
 def module_name(path: Path) -> str:
-    """`layoutdsl/backends/torch.py` is `backends.torch`, a subpackage's `__init__.py` is the subpackage."""
+    """`layoutdsl/backends/torch/__init__.py` is `backends.torch`, a subpackage's `__init__.py` is the subpackage."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from plans import NAMES, inputs_of, plan_named
 
 from layoutdsl import Plan, compile_plan
-from layoutdsl.backends import torch_programs, torch_scratch
-from layoutdsl.backends.boxes import Addresses, Box, tiles
-from layoutdsl.backends.torch_codes import Codes
-from layoutdsl.backends.torch_lower import halved, lower, straight
-from layoutdsl.backends.torch_sources import data
-from layoutdsl.backends.torch_words import Words, carry
+from layoutdsl.backends.torch import programs as torch_programs
+from layoutdsl.backends.torch import scratch as torch_scratch
+from layoutdsl.backends.torch.boxes import Addresses, Box, tiles
+from layoutdsl.backends.torch.codes import Codes
+from layoutdsl.backends.torch.lower import halved, lower, straight
+from layoutdsl.backends.torch.sources import data
+from layoutdsl.backends.torch.words import Words, carry
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Chain, View
 

@@ -9,8 +9,8 @@ pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not mad
 from cuda.pathfinder import DynamicLibNotFoundError
 
 from layoutdsl import compile_plan, warmup
-from layoutdsl.backends import cuda_toolkit
-from layoutdsl.backends.cuda_compile import compiled
+from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+from layoutdsl.backends.cuda.compile import compiled
 from layoutdsl.cli import main
 from layoutdsl.library import load_spec
 

@@ -10,7 +10,7 @@
 
 namespace ld::host {
 
-constexpr size_t STACK = 256 << 10;  // host_build.py refuses kernels with frames that could not fit
+constexpr size_t STACK = 256 << 10;  // host/build.py refuses kernels with frames that could not fit
 
 struct Stack {
     char* bottom = nullptr;

@@ -1,4 +1,4 @@
-// The C interface of the runtime; host_launch.py has the same structures.
+// The C interface of the runtime; host/launch.py has the same structures.
 #pragma once
 
 #include "site.h"

@@ -103,7 +103,7 @@ def described(backend: str) -> Machine:
     commit = git.stdout.strip() or "unknown"
     if backend == "host":
         return Machine("the host", f"torch {version('torch')}", commit)
-    from layoutdsl.backends import cuda_toolkit
+    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
     (gpu, *_), (major, minor) = cuda_toolkit.gpus(), cuda_toolkit.driver()
     nvrtc = ".".join(map(str, cuda_toolkit.compiler().version))

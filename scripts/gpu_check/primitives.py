@@ -11,7 +11,8 @@ import torch
 from rows import ABSENT, FAILED, PASSED, Row
 
 from layoutdsl import LayoutError
-from layoutdsl.backends import host_launch, kernel_sources
+from layoutdsl.backends import kernel_sources
+from layoutdsl.backends.host import launch as host_launch
 
 SOURCE = (kernel_sources.folder() / "primitives_check.cu").read_text(encoding="utf-8")
 NAMES = tuple(re.findall(r"^LD_KERNEL\(check_(\w+), 64\)", SOURCE, flags=re.M))
@@ -60,7 +61,7 @@ def on_host(name: str, read: torch.Tensor, schedule: host_launch.Schedule) -> to
 
 
 def on_gpu(name: str, read: torch.Tensor) -> torch.Tensor:
-    from layoutdsl.backends.cuda_launch import Launcher
+    from layoutdsl.backends.cuda.launch import Launcher
 
     read = read.cuda()
     written = torch.zeros_like(read)
