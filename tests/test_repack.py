@@ -17,7 +17,7 @@ from layoutdsl.backends.repack import lower as cuda_lower
 from layoutdsl.backends.repack import run as cuda_run
 from layoutdsl.backends.repack import source as cuda_source
 from layoutdsl.backends.repack.warps import Side, Warp, arranged
-from layoutdsl.backends.torch.boxes import writes
+from layoutdsl.backends.moves import writes
 from layoutdsl.cli import main
 from layoutdsl.codes import code_named
 
