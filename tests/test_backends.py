@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from layoutdsl import LayoutError, compile_plan, conform
 from layoutdsl import recodes as definition
 from layoutdsl.backends import BACKENDS
-from layoutdsl.backends.torch import scratch as torch_scratch
+from layoutdsl.backends.torch import pieces
 from layoutdsl.backends.torch.recodes import STORED, decode, encode, signed, twin, unsigned, vanished
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.library import files, load_spec
@@ -230,7 +230,7 @@ def same_as_the_reference(backend, count, family, source, target, module):
         out = outputs_of(case.plan)
         before = {name: raw(tensor) for name, tensor in out.items()}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch_scratch, "PIECE", 700)
+            patch.setattr(pieces, "PIECE", 700)
             assert outcome(case.plan, apart, backend, out=out) == wanted
         if not isinstance(wanted[0], dict):
             assert {name: raw(tensor) for name, tensor in out.items()} == before, "a refusal wrote into `out`"
@@ -843,7 +843,7 @@ class Largest(TorchDispatchMode):
 )
 def test_nothing_is_made_that_is_larger_than_a_piece(source, target, params, monkeypatch):
     """Codes that were unpacked would be 128 KB."""
-    monkeypatch.setattr(torch_scratch, "PIECE", 512)
+    monkeypatch.setattr(pieces, "PIECE", 512)
     plan = compile_plan(source, target, "linear", {"n": 512, "k": 256}, params=params)
     tensors, out = tensors_of(plan), outputs_of(plan)
     with Largest() as largest:

@@ -13,11 +13,11 @@ from test_backends import inputs_of as drawn_inputs_of
 from layoutdsl import Plan, compile_plan
 from layoutdsl.backends.host.counters import Counters, total
 from layoutdsl.backends.host.launch import Launcher
+from layoutdsl.backends.moves import writes
 from layoutdsl.backends.repack import lower as cuda_lower
 from layoutdsl.backends.repack import run as cuda_run
 from layoutdsl.backends.repack import source as cuda_source
 from layoutdsl.backends.repack.warps import Side, Warp, arranged
-from layoutdsl.backends.moves import writes
 from layoutdsl.cli import main
 from layoutdsl.codes import code_named
 

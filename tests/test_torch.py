@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plans import NAMES, inputs_of, plan_named
 
 from layoutdsl import Plan, compile_plan
+from layoutdsl.backends.torch import pieces
 from layoutdsl.backends.torch import programs as torch_programs
-from layoutdsl.backends.torch import scratch as torch_scratch
 from layoutdsl.backends.torch.boxes import Addresses, Box, tiles
 from layoutdsl.backends.torch.codes import Codes
 from layoutdsl.backends.torch.lower import halved, lower, straight
@@ -249,4 +249,4 @@ def test_fills_are_as_wide_as_the_addresses_allow(bits):
 
 
 def test_pieces_are_larger_on_other_devices():
-    assert torch_scratch.piece(torch.device("cuda")) > torch_scratch.piece(torch.device("cpu")) == torch_scratch.PIECE
+    assert pieces.piece(torch.device("cuda")) > pieces.piece(torch.device("cpu")) == pieces.PIECE

@@ -21,7 +21,7 @@ from layoutdsl.backends import torch as exact
 from layoutdsl.backends.cpu.inputs import Source
 from layoutdsl.backends.cpu.prepared import prepared
 from layoutdsl.backends.cpu.run import Refused, Run
-from layoutdsl.backends.torch.scratch import scratch
+from layoutdsl.backends.torch.pieces import scratch
 from layoutdsl.plan import Lost, Plan
 
 __all__ = ["amend", "run", "scratch"]

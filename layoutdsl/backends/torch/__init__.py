@@ -23,10 +23,10 @@ from layoutdsl.backends.moves import shares, writes
 from layoutdsl.backends.torch.checks import check_holds
 from layoutdsl.backends.torch.codes import Codes
 from layoutdsl.backends.torch.launches import carry_on_words
+from layoutdsl.backends.torch.pieces import scratch
 from layoutdsl.backends.torch.programs import Carrier, Vanished
 from layoutdsl.backends.torch.recodes import STORED
 from layoutdsl.backends.torch.reductions import Reductions
-from layoutdsl.backends.torch.scratch import scratch
 from layoutdsl.backends.torch.sources import Sources, data
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Lost, Plan, Program, TensorInfo

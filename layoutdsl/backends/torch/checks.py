@@ -10,8 +10,8 @@ import torch
 from layoutdsl.backends.places import place, refused
 from layoutdsl.backends.torch.boxes import Box, boxes, first
 from layoutdsl.backends.torch.codes import Codes, indexed
+from layoutdsl.backends.torch.pieces import piece
 from layoutdsl.backends.torch.recodes import STORED, unsigned
-from layoutdsl.backends.torch.scratch import piece
 from layoutdsl.backends.torch.sources import Sources
 from layoutdsl.plan import Check
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from layoutdsl.backends.torch.codes import Codes
-from layoutdsl.backends.torch.scratch import piece
+from layoutdsl.backends.torch.pieces import piece
 from layoutdsl.backends.torch.sources import Sources, stored
 from layoutdsl.backends.torch.words import DTYPE
 from layoutdsl.plan import Lookup, Move

@@ -16,9 +16,9 @@ from layoutdsl.backends.places import place, refused
 from layoutdsl.backends.torch.boxes import Box, alone, boxes, first, in_halves, tiles, written
 from layoutdsl.backends.torch.codes import Codes, indexed
 from layoutdsl.backends.torch.operands import Operands
+from layoutdsl.backends.torch.pieces import piece
 from layoutdsl.backends.torch.recodes import twin, unsigned, vanished
 from layoutdsl.backends.torch.reductions import Reductions
-from layoutdsl.backends.torch.scratch import piece
 from layoutdsl.backends.torch.sources import Sources, data
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.errors import LayoutError

@@ -8,8 +8,8 @@ import torch
 
 from layoutdsl import recodes
 from layoutdsl.backends.places import ratios
+from layoutdsl.backends.torch.pieces import piece
 from layoutdsl.backends.torch.recodes import decode
-from layoutdsl.backends.torch.scratch import piece
 from layoutdsl.backends.torch.sources import Sources, data
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Program, Reduction

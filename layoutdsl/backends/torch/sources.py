@@ -10,8 +10,8 @@ from layoutdsl.backends import buffers
 from layoutdsl.backends.places import ANY, order_refused
 from layoutdsl.backends.torch.boxes import Box, Last, boxes, first
 from layoutdsl.backends.torch.codes import Codes, indexed
+from layoutdsl.backends.torch.pieces import piece
 from layoutdsl.backends.torch.recodes import all_finite
-from layoutdsl.backends.torch.scratch import piece
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Lookup, Move, Plan, TensorInfo
 from layoutdsl.recodes import Recode

@@ -20,7 +20,7 @@ import torch
 from layoutdsl.backends.torch.boxes import Addresses, Box, Last
 from layoutdsl.backends.torch.codes import indexed
 from layoutdsl.backends.torch.lower import Launch, halved
-from layoutdsl.backends.torch.scratch import piece
+from layoutdsl.backends.torch.pieces import piece
 
 DTYPE = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 """Carriers of words. All but bytes are signed, so that a right shift fills with the sign: masks cut that off."""
