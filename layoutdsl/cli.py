@@ -215,7 +215,7 @@ def _plan(args: Any) -> int:
         experts=args.experts_map, specs=specs,
     )
     if args.emit:
-        from layoutdsl.backends.cpu_source import listing
+        from layoutdsl.backends.cpu.source import listing
 
         print(listing(plan))
         return CLEAN

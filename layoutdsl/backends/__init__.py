@@ -15,7 +15,11 @@ from layoutdsl.errors import LayoutError, did_you_mean
 if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
-BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu")}
+BACKENDS = {
+    "reference": "layoutdsl.backends.reference",
+    "torch": "layoutdsl.backends.torch",
+    "cpu": "layoutdsl.backends.cpu.backend",
+}
 
 
 def load(name: str) -> Callable[..., Any]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from layoutdsl.backends.cpu_axes import Carved, Points, points
-from layoutdsl.backends.cpu_beside import Unknown
-from layoutdsl.backends.cpu_forms import Order, Table
+from layoutdsl.backends.cpu.axes import Carved, Points, points
+from layoutdsl.backends.cpu.operands import Unknown
+from layoutdsl.backends.cpu.forms import Order, Table
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Plan, TensorInfo
 

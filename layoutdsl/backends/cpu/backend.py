@@ -1,8 +1,8 @@
 """The conversion as compiled loops over packed words: one pass, nothing unpacked, all experts at once, over threads.
 
-    cpu_jobs      a plan's moves as grids of blocks: vectors whose codes change places, elements, words that fill
-    cpu_source    the text of the kernels that make them, which numba compiles and keeps on disk
-    cpu_run       one run: checks, orders, reductions, then one call for each kernel
+    jobs      a plan's moves as grids of blocks: vectors whose codes change places, elements, words that fill
+    source    the text of the kernels that make them, which numba compiles and keeps on disk
+    run       one run: checks, orders, reductions, then one call for each kernel
 
 A kernel only tells that something is refused: then the torch backend is asked, which says where and why. It also takes
 what is on another device, and plans that break a law.
@@ -18,9 +18,9 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends import torch as exact
-from layoutdsl.backends.cpu_inputs import Source
-from layoutdsl.backends.cpu_prepared import prepared
-from layoutdsl.backends.cpu_run import Refused, Run
+from layoutdsl.backends.cpu.inputs import Source
+from layoutdsl.backends.cpu.prepared import prepared
+from layoutdsl.backends.cpu.run import Refused, Run
 from layoutdsl.backends.torch_scratch import scratch
 from layoutdsl.plan import Lost, Plan
 

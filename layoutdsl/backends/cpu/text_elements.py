@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.backends.cpu_forms import LOST, REFUSED, Filling, Largest, Single
+from layoutdsl.backends.cpu.forms import LOST, REFUSED, Filling, Largest, Single
 from layoutdsl.codes import Code, code_named
 
 TABLES = ("rescale", "reciprocal", "offset", "nvfp4_scale", "copy")

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from layoutdsl import recodes
-from layoutdsl.backends.cpu_forms import LOST, REFUSED
+from layoutdsl.backends.cpu.forms import LOST, REFUSED
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.recodes import Recode
 

@@ -3,7 +3,7 @@ written.
 
 Numba has no type for them, and what its compiler makes of loops over words is some times slower. LLVM turns them into
 what the processor has: one register with AVX2, two with SSE or NEON. A block is a tuple of vectors; what `exchange`,
-`merge`, `arrange` and `swap` do to the places of its codes is said in cpu_routes.py.
+`merge`, `arrange` and `swap` do to the places of its codes is said in routes.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 BITS = 256
@@ -116,6 +117,38 @@ def through(_typing: Any, order: Any, places: Any) -> Any:
         return context.make_tuple(builder, sig.return_type, found)
 
     return places(types.int64, places), generate
+
+
+@intrinsic(prefer_literal=True)
+def spaced(_typing: Any, base: Any, step: Any, count: Any) -> Any:
+    """So many addresses from a base on."""
+    number = count.literal_value
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        steps = (ir.Constant(LONG, at * step.literal_value) for at in range(number))
+        return context.make_tuple(builder, sig.return_type, [builder.add(args[0], one) for one in steps])
+
+    return types.UniTuple(types.int64, number)(types.int64, step, count), generate
+
+
+def prefetching(vectors: int, pieces: int, rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
+    """A function that asks for what will be read from the addresses of a row and a column."""
+    sides = Sides(vectors, pieces, rows, columns)
+
+    @intrinsic
+    def fetch(_typing: Any, row: Any, column: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            pointer = ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            reads, near, data = (ir.Constant(INT, at) for at in (0, 3, 1))
+            for places in added(builder, sides, *args):
+                builder.call(function, [builder.inttoptr(places[0], pointer), reads, near, data])
+            return context.get_dummy_value()
+
+        return types.void(row, column), generate
+
+    return fetch
 
 
 def added(builder: Any, sides: Sides, rows: Any, columns: Any) -> list[list[Any]]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from layoutdsl.backends.cpu_axes import Carved, combined, moving, points
-from layoutdsl.backends.cpu_forms import FAR, Order, Spread
-from layoutdsl.backends.cpu_network import BITS
+from layoutdsl.backends.cpu.axes import Carved, combined, moving, points
+from layoutdsl.backends.cpu.forms import FAR, Order, Spread
+from layoutdsl.backends.cpu.network import BITS
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Operand, Plan
 

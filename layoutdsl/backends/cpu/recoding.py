@@ -1,4 +1,4 @@
-"""Recodes of blocks of vectors, for the kernels of the cpu backend: the arithmetic of cpu_recodes.py on many codes.
+"""Recodes of blocks of vectors, for the kernels of the cpu backend: the arithmetic of arithmetic.py on many codes.
 
 4-bit codes are recoded around zero points, or given signs, by what stands beside them (`beside`). Codes of 8 to 32 bits
 are recoded as they are read (`recoding`): narrow ones by a rule, wide ones in float64, which holds every value exactly,
@@ -16,8 +16,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from layoutdsl.backends.cpu_rules import COUNT, EXCEPTIONS, FLAGGED, HIGH, LOW, MASK, PLUS
-from layoutdsl.backends.cpu_vectors import (
+from layoutdsl.backends.cpu.rules import COUNT, EXCEPTIONS, FLAGGED, HIGH, LOW, MASK, PLUS
+from layoutdsl.backends.cpu.vectors import (
     BITS, INT, LLVM, LONG, Sides, added, filled, gathered, halved, lanes, many, parts, shifted, shuffled, splat,
 )  # fmt: skip
 from layoutdsl.codes import Code, code_named
@@ -43,6 +43,28 @@ def around_eight(_typing: Any, block: Any, recode: Any) -> Any:
         return context.make_tuple(builder, sig.return_type, [recoded(builder, one) for one in parts(builder, args[0])])
 
     return block(block, recode), generate
+
+
+@intrinsic
+def raised(_typing: Any, block: Any, by: Any, refused: Any) -> Any:
+    """Codes with a number added; and not 0 where one does not fit, now or before."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        number, bad, made = splat(builder, builder.trunc(args[1], ir.IntType(8)), BITS // 8), filled(_BYTES, 0), []
+        for value in parts(builder, args[0]):
+            halves = []
+            for shift in (0, -4):
+                codes = builder.bitcast(halved(builder, shifted(builder, value, shift)), _BYTES)
+                codes = builder.add(codes, number)
+                bad = builder.or_(bad, builder.and_(codes, filled(_BYTES, 0xF0)))
+                halves.append(builder.bitcast(codes, LLVM))
+            made.append(builder.or_(halves[0], shifted(builder, halves[1], 4)))
+        whole = builder.bitcast(bad, ir.IntType(BITS))
+        seen = builder.zext(builder.icmp_unsigned("!=", whole, ir.Constant(whole.type, 0)), LONG)
+        block = context.make_tuple(builder, sig.return_type[0], made)
+        return context.make_tuple(builder, sig.return_type, [block, builder.or_(args[2], seen)])
+
+    return types.Tuple((block, types.int64))(block, types.int64, types.int64), generate
 
 
 def beside(
@@ -189,7 +211,7 @@ def recoding(
     """A function that reads a block of target codes from the addresses of a row and a column, by what the recode is
     given; it gives back too what is refused (not 0) and how many values became 0, with what was before.
 
-    Given are the address of a rule (cpu_rules.py), or a number: the power of two of `rescale` and `reciprocal`, the
+    Given are the address of a rule (rules.py), or a number: the power of two of `rescale` and `reciprocal`, the
     largest scale of `int16_scale` and `int16_steps`.
     """
     a, b = code_named(source), code_named(target)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutdsl.backends.cpu_axes import Carved, carve, combined, moving, size
-from layoutdsl.backends.cpu_beside import Second, Unknown
-from layoutdsl.backends.cpu_forms import Form, Job, Moving, Order, Spread, Table
-from layoutdsl.backends.cpu_network import BITS, PIECE, Block, Digit, Loop, blocks, smallest, taken
-from layoutdsl.backends.cpu_tables import NOTHING, affine, by_target, in_bytes, looked_up, nearest, on_lines, within
+from layoutdsl.backends.cpu.axes import Carved, carve, combined, moving, size
+from layoutdsl.backends.cpu.operands import Second, Unknown
+from layoutdsl.backends.cpu.forms import LINE, STAGED, Form, Job, Moving, Order, Spread, Table
+from layoutdsl.backends.cpu.network import BITS, PIECE, Block, Digit, Loop, blocks, smallest, taken
+from layoutdsl.backends.cpu.tables import NOTHING, affine, by_target, in_bytes, looked_up, nearest, on_lines, within
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Chain, Run, View, runs
 from layoutdsl.plan import Lookup, Plan, Program, TensorInfo
@@ -92,7 +92,7 @@ class Making:
         """How vectors are recoded; empty where they are not."""
         a, b = (code_named(name) for name in (self.program.recode.source, self.program.recode.target))
         known = b.kind == "power" or (b.kind == "float" and b.sign)
-        if self.recode in MOVED:
+        if self.recode in MOVED or (self.recode == "offset" and b.bits == 4):
             return self.recode if a.bits == b.bits <= 64 else ""
         if self.second is not None or self.program.reduction and self.recode == "nvfp4_global":
             return ""
@@ -111,7 +111,7 @@ class Making:
             form, rows, columns, codes, max(codes * self.bits // 8, 1), part=self.part, recode=self.program.recode,
             source=self.program.sources[self.part] if self.program.sources else "",
             operand=self.second.operand.sources[self.part] if self.second is not None else "",
-            value=self.second.operand.plus if self.second is not None else 0,
+            value=self.second.operand.plus if self.second is not None else self.program.recode.power,
         )  # fmt: skip
 
     def addresses(self, axis: int, carved: Sequence[Carved]) -> np.ndarray:
@@ -131,7 +131,7 @@ def choices(making: Making, ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Ch
         for panel in _panels(making, n, k):
             yield panel.digits, lambda n, k, panel=panel: _paneled(making, panel, n, k)
         return
-    least = PIECE if making.recode in MOVED else making.bits
+    least = PIECE if making.recode in MOVED or making.bits == 4 else making.bits
     for block in blocks(making.bits, [*_loops(0, n), *_loops(1, k)], least):
         yield block.digits, lambda n, k, block=block: _moved(making, block, n, k)
 
@@ -303,6 +303,8 @@ def _paneled(making: Making, panel: _Panel, n: Sequence[Carved], k: Sequence[Car
     sorts = [_written(making, panel.sorts, 1, known), _unsorted(making, panel.sorts, known)]
     if rows is None or positions is None or any(column is None for column in (*to, *sorts)):
         return None
+    piece = bits << panel.sorts.network.reads >> 3
+    staged = piece % 8 == 0 and sorts[1].shape[1] == 1 and bool((np.diff(sorts[1][:, 0]) == piece).all())
     size_of = making.plan.input[order[0].tensor].codes * BITS // 8
     within(to, making.info, bits << panel.block.network.writes, 8)
     within([_anywhere(making, 0, rows), sorts[1]], making.source, bits << panel.sorts.network.reads, 8)
@@ -311,13 +313,14 @@ def _paneled(making: Making, panel: _Panel, n: Sequence[Carved], k: Sequence[Car
     network, looks_up = panel.block.network, making.orders[0] is not None
     form = Moving(
         network, 0, making.vectors, making.program.recode.source, making.program.recode.target, operand=second.spread,
-        looks_up=looks_up, sorts=panel.sorts.network,
+        looks_up=looks_up, sorts=panel.sorts.network, staged=staged,
     )  # fmt: skip
     tables = [Table(to[0], rows, second.tables[0]), Table(to[1], positions, second.tables[1])]
     listed = (replace(order[0], digits=((1, 0, 1 << inside),), views=((0, 1, 0),)), 0)
     return replace(
         making.job(form, tables, 0, 1 << inside + len([digit for digit in panel.block.digits if digit.axis == 1])),
-        width=len(to[1]), lines=network.line >= 0 and on_lines(tables), panel=Table(*sorts, NOTHING), scratch=size_of,
+        width=len(to[1]), lines=network.line >= 0 and on_lines(tables), panel=Table(*sorts, NOTHING),
+        scratch=size_of + staged * (STAGED + LINE) * rows.shape[1],
         orders=_listed(making, (making.orders[0], listed)),
     )  # fmt: skip
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutdsl.backends import cpu_blocks
-from layoutdsl.backends.cpu_axes import Carved, carve, combined, moving, size, writers
-from layoutdsl.backends.cpu_beside import Second, Unknown
-from layoutdsl.backends.cpu_blocks import AWAY, Choice, Making, Orders
-from layoutdsl.backends.cpu_forms import Filling, Job, Largest, Single, Table
-from layoutdsl.backends.cpu_network import BITS, Digit, Loop, taken
-from layoutdsl.backends.cpu_tables import (
+from layoutdsl.backends.cpu import blocks
+from layoutdsl.backends.cpu.axes import Carved, carve, combined, moving, size, writers
+from layoutdsl.backends.cpu.operands import Second, Unknown
+from layoutdsl.backends.cpu.blocks import AWAY, Choice, Making, Orders
+from layoutdsl.backends.cpu.forms import Filling, Job, Largest, Single, Table
+from layoutdsl.backends.cpu.network import BITS, Digit, Loop, taken
+from layoutdsl.backends.cpu.tables import (
     NOTHING, by_target, in_bytes, in_units, looked_up, nearest, parities_differ, within, word_of,
 )  # fmt: skip
 from layoutdsl.codes import code_named
@@ -180,7 +180,7 @@ class _Lowering:
 
     def _choices(self, making: Making, ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
         if sum(map(size, ns)) * sum(map(size, ks)) * self.copies >= SMALL:
-            yield from cpu_blocks.choices(making, ns, ks)
+            yield from blocks.choices(making, ns, ks)
         pair = taken(_loops(ns, ks), 1, "dst") if self.bits == 4 else None
         if pair is not None:
             yield (pair,), lambda n, k: _single(making, self._form("write"), pair, n, k)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from layoutdsl.backends import cpu_memory, cpu_recoders, cpu_recodes, cpu_rules, cpu_turns, cpu_vectors
-from layoutdsl.backends.cpu_forms import Form
-from layoutdsl.backends.cpu_source import source
+from layoutdsl.backends.cpu import arithmetic, memory, recoding, rules, turns, vectors
+from layoutdsl.backends.cpu.forms import Form
+from layoutdsl.backends.cpu.source import source
 
 SHARE, PIECES = 1 << 21, 4
 """Bytes for which another thread is worth its start; pieces for each, so that one that is held up is helped out."""
@@ -40,13 +40,13 @@ def kernel(form: Form) -> Kernel:
 @cache
 def _used() -> bytes:
     """The text of what kernels call: numba would not notice that it has changed."""
-    modules = cpu_memory, cpu_recoders, cpu_recodes, cpu_rules, cpu_turns, cpu_vectors
+    modules = memory, recoding, arithmetic, rules, turns, vectors
     return b"".join(Path(module.__file__ or "").read_bytes() for module in modules)
 
 
 def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], threads: int) -> np.ndarray:
     """All turns of a table of jobs, of so many bytes each in all, among threads; what they found."""
-    ends = jobs[:, cpu_turns.END]
+    ends = jobs[:, turns.END]
     found = np.zeros(int(ends[-1]), dtype=np.int64)
     done = np.cumsum(sizes)
     count = max(min(threads, int(done[-1]) // SHARE), 1)

@@ -9,7 +9,7 @@ that has k's parity outermost in a word and the rest of n and k elsewhere is
     kp1     2             128           in a source vector; which of the target's
     kw0     n * 8         1             which of the source's vectors; in a target's
 
-and operations on digits (cpu_routes.py) lead from left to right. A granule is what is read, or written, of one address:
+and operations on digits (routes.py) lead from left to right. A granule is what is read, or written, of one address:
 a vector, or a part of one where no more lies together.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from layoutdsl.backends.cpu_routes import Op, State, route
+from layoutdsl.backends.cpu.routes import Op, State, route
 
 BITS = 256
 """Of a vector."""

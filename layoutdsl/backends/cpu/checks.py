@@ -10,8 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from layoutdsl.backends.cpu_axes import moving, points
-from layoutdsl.backends.cpu_inputs import Source
+from layoutdsl.backends.cpu.axes import moving, points
+from layoutdsl.backends.cpu.inputs import Source
 from layoutdsl.backends.places import ANY
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan
