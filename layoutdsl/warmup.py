@@ -85,15 +85,11 @@ def _layers(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, int], dic
 
 
 def kernels_of(plan: Plan) -> Iterator[Kernel]:
-    """Every kernel that a plan launches, some more than once."""
-    from layoutdsl.backends import cuda_lower, cuda_numbers
-    from layoutdsl.backends.cuda_run import ALIGNED
+    """Every kernel that a plan launches."""
+    from layoutdsl.backends import cuda_numbers, cuda_source
 
     yield cuda_numbers.numbers_kernel()
-    yield from (call.kernel for call in (*cuda_lower.reductions(plan), *cuda_lower.checks(plan)))
-    for index in range(len(plan.programs)):
-        found = cuda_lower.lowered(plan, index, ALIGNED)
-        yield from (call.kernel for call in (*found.checks, *found.writes, *found.compares))
+    yield from cuda_source.kernels(plan)
 
 
 def compile_all(kernels: Iterable[Kernel], archs: Sequence[str]) -> list[Cubin]:

@@ -16,16 +16,17 @@ arguments and found by cuda_run.py:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
-from layoutdsl.backends import axes, cuda_grids, cuda_tiles
+from layoutdsl.backends import axes, cuda_grids, cuda_rows, cuda_tiles
 from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Grid
 from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
-from layoutdsl.backends.tiles import Tiles, recoded, row, source_order, tiled
+from layoutdsl.backends.cuda_text import WARPS
+from layoutdsl.backends.tiles import GROUPS, Tiles, groups, recoded, row, source_order, tiled
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan, Program
 from layoutdsl.recodes import Recode
@@ -125,9 +126,8 @@ def _checked(plan: Plan, check: Check, alignment: int) -> Iterator[Call]:
         grid.n[PART] = 0
         if check.kind == "equal" and 0 <= check.expect[0] < 1 << bits:
             tiles, grid = tiled(axes.by_source(grid), bits, grid.actions == DATA)
-            for one in tiles:
-                in_tiles = cuda_tiles.Form("equal", info.code, len(one.digits))
-                yield _in_tiles(in_tiles, call, one, alignment, {"value": _word(check.expect[0], bits)})
+            value = {"value": _word(check.expect[0], bits)}
+            yield from (_rows("equal", "", call, one, bits, alignment, value) for one in tiles)
         if np.any(grid.actions == DATA):
             yield _looking(form, replace(call, kernel=grid_kernel(form)), grid, numbers)
 
@@ -180,7 +180,7 @@ class _Lowering:
     def writes(self) -> Iterator[Call]:
         for grid in self._grids():
             tiles, grid = self._tiled(grid)
-            yield from (self._tiles("move" if one.action == DATA else "fill", one) for one in tiles)
+            yield from (self._moved(one) if one.action == DATA else self._filled(one) for one in tiles)
             yield from self._pieces(grid)
 
     def checks(self) -> Iterator[Call]:
@@ -189,7 +189,7 @@ class _Lowering:
             return
         for grid in self._grids():
             tiles, grid = self._tiled(grid)
-            yield from (self._tiles("check", one) for one in tiles if one.action == DATA)
+            yield from (self._checked(one) for one in tiles if one.action == DATA)
             for n, k in zip(*np.nonzero(grid.actions == DATA)):
                 left = replace(grid, n=grid.n[:, grid.n[KIND] == n], k=grid.k[:, grid.k[KIND] == k])
                 if left.n.size and left.k.size:
@@ -201,7 +201,7 @@ class _Lowering:
 
     def _look(self, use: str, grid: Grid) -> Call:
         form = self._form(use, "")
-        return _looking(form, self._call(form), grid, self.numbers)
+        return _looking(form, self._call(grid_kernel(form), self._sources()), grid, self.numbers)
 
     def _grids(self) -> Iterator[Grid]:
         for grid in axes.written(self.program.moves, self.operand):
@@ -230,15 +230,15 @@ class _Lowering:
             counts=use == "write" and self.program.output in dict(self.plan.losses),
         )
 
-    def _call(self, form: cuda_grids.Form) -> Call:
-        reductions = (one for one in self.plan.reductions if one.name == self.program.reduction)
-        sources = [
-            *((name, 0) for name in self.program.sources),
-            *((name, 0) for name in (self.operand.sources if self.operand else ())),
-            *((name, at * 4) for one in reductions for name, at in one.globals),
-        ]
-        output, reduction = self.program.output, self.program.reduction
-        return Call(grid_kernel(form), 0, (), self.copies, output, reduction, tuple(sources))
+    def _sources(self) -> tuple[Source, ...]:
+        """The rows of the table of addresses: the parts' tensors, their operands, their global scales."""
+        names = (*self.program.sources, *(self.operand.sources if self.operand else ()))
+        found = (one for one in self.plan.reductions if one.name == self.program.reduction)
+        scales = ((name, at * 4) for one in found for name, at in one.globals)
+        return (*((name, 0) for name in names), *scales)
+
+    def _call(self, kernel: Kernel, sources: tuple[Source, ...]) -> Call:
+        return Call(kernel, 0, (), self.copies, self.program.output, self.program.reduction, sources)
 
     def _pieces(self, grid: Grid) -> Iterator[Call]:
         """The calls that write a grid, a piece per thread."""
@@ -258,60 +258,80 @@ class _Lowering:
                 "mask": sum(1 << at for at, letter in enumerate(order[len(unit) :]) if letter == "n"),
                 "k_first": int(_step(part.k[DST], order.count("k")) < _step(part.n[DST], order.count("n"))),
             }
-            yield _placed(form, self._call(form), part, part.n.shape[1] * part.k.shape[1] >> len(unit), numbers)
+            call = self._call(grid_kernel(form), self._sources())
+            yield _placed(form, call, part, part.n.shape[1] * part.k.shape[1] >> len(unit), numbers)
 
     # ---- in tiles
 
-    def _tiles(self, use: str, tiles: Tiles) -> Call:
-        operand = self.operand if use == "move" else None
+    def _moved(self, tiles: Tiles) -> Call:
+        to, to_numbers = _side(tiles, "target", self.bits, self.alignment)
+        from_, from_numbers = _side(tiles, "source", self.bits, self.alignment)
+        recode = self.recode.name if self.recode.name in ("fold_sign", *ZERO_POINTS) else ""
         beside = [digit.beside for digit in sorted(tiles.digits, key=lambda digit: digit.target)]
+        operand, word = self.operand if recode else None, (32 // self.bits).bit_length() - 1
         form = cuda_tiles.Form(
-            use,
-            self.info.code if use == "fill" else self.recode.source,
-            len(tiles.digits),
-            order=source_order(tiles.digits) if use == "move" else (),
-            recode=self.recode.name if use == "move" and self.recode.name in IN_WORDS else "copy",
-            beside=operand.code if operand else "",
-            apart=tuple(at for at, step in enumerate(beside) if step and operand),
-            recoded=(recoded(tiles.digits, (32 // self.bits).bit_length() - 1) or "") if operand else "first",
+            self.bits,
+            source_order(tiles.digits),
+            from_,
+            to,
+            "" if recode else cuda_tiles.looked_at(self.recode.source),
+            recode,
+            operand.code if operand else "",
+            tuple(at for at, step in enumerate(beside) if step and operand),
+            recoded(tiles.digits, word) or "" if operand else "first",
         )
-        names = [self.program.sources[tiles.part]] if use != "fill" else []
-        names += [operand.sources[tiles.part]] if operand else []
-        call = Call(NONE, 0, (), self.copies, self.program.output, sources=tuple((name, 0) for name in names))
-        return _in_tiles(form, call, tiles, self.alignment, {**self.numbers, "value": _word(tiles.action, self.bits)})
+        numbers = {
+            **self.numbers,
+            **{f"to_{name}": number for name, number in to_numbers.items()},
+            **{f"from_{name}": number for name, number in from_numbers.items()},
+            **{f"beside_{which}": getattr(tiles, which).beside for which in _STEPS},
+            **{f"beside_digit{at}": step for at, step in enumerate(beside)},
+        }
+        names = [self.program.sources[tiles.part], *([operand.sources[tiles.part]] if operand else [])]
+        call = self._call(tile_kernel(form), tuple((name, 0) for name in names))
+        return _in_tiles(call, tiles, cuda_tiles.parameters(form), numbers)
+
+    def _filled(self, tiles: Tiles) -> Call:
+        numbers = {**self.numbers, "value": _word(tiles.action, self.bits)}
+        return _rows("fill", "", self._call(NONE, ()), tiles, self.bits, self.alignment, numbers)
+
+    def _checked(self, tiles: Tiles) -> Call:
+        call = self._call(NONE, ((self.program.sources[tiles.part], 0),))
+        return _rows("check", self.recode.source, call, tiles, self.bits, self.alignment, self.numbers)
 
 
-def _in_tiles(
-    form: cuda_tiles.Form, call: Call, tiles: Tiles, alignment: int, numbers: Mapping[str, int]
+def _rows(
+    use: str, code: str, call: Call, tiles: Tiles, bits: int, alignment: int, numbers: Mapping[str, int]
 ) -> Call:
-    """The call with its kernel: how both sides' digits lie in memory, and all steps in bytes."""
-    known, rows = dict(numbers), []
-    for name, side in (("to", "target"), ("from", "source")):
-        found = {f"{name}_{which}": getattr(getattr(tiles, which), side) * form.bits // 8 for which in _STEPS}
-        steps = sorted(getattr(digit, side) for digit in tiles.digits)
-        near = row(steps)
-        groups: list[int] = []
-        for at in range(near, len(steps)):
-            if groups and steps[at] == 2 * steps[at - 1]:
-                groups[-1] += 1
-            else:
-                found[f"{name}_row{len(groups)}"] = steps[at] * form.bits // 8
-                groups.append(1)
-        width = math.gcd(alignment, (form.bits << near) // 8, *found.values())
-        rows.append(cuda_tiles.Rows(near, tuple(groups), width))
-        known |= found
-    if form.use in ("move", "fill"):
-        form = replace(form, target=rows[0])
-    if form.use != "fill":
-        form = replace(form, source=rows[1])
+    """The call over the rows of tiles on one side."""
+    side, name = ("target", "to") if use == "fill" else ("source", "from")
+    rows, found = _side(tiles, side, bits, alignment)
+    form = cuda_rows.Form(use, (bits << len(tiles.digits)) // 8, rows.width, code)
+    found |= {"near": ((bits << rows.near) // 8).bit_length() - 1}
+    found |= {f"bits{at}": (*rows.groups, 0, 0)[at] for at in (0, 1)}
+    known = {f"{name}_row{at}": 0 for at in range(GROUPS)}
+    known |= {f"{name}_{which}": number for which, number in found.items()}
+    return _in_tiles(replace(call, kernel=rows_kernel(form)), tiles, cuda_rows.parameters(form), {**numbers, **known})
+
+
+def _side(tiles: Tiles, side: str, bits: int, alignment: int) -> tuple[cuda_tiles.Rows, dict[str, int]]:
+    """How the digits of one side lie in memory, and its steps in bytes."""
+    found = {which: getattr(getattr(tiles, which), side) * bits // 8 for which in _STEPS}
+    steps = sorted(getattr(digit, side) for digit in tiles.digits)
+    near = row(steps)
+    sizes = groups(steps[near:])
+    starts = [near + sum(sizes[:at]) for at in range(len(sizes))]
+    found |= {f"row{at}": steps[start] * bits // 8 for at, start in enumerate(starts)}
+    width = math.gcd(alignment, (bits << near) // 8, *found.values())
+    return cuda_tiles.Rows(near, tuple(sizes), width), found
+
+
+def _in_tiles(call: Call, tiles: Tiles, parameters: Sequence[str], numbers: Mapping[str, int]) -> Call:
     count = tiles.counts[0] * tiles.counts[1]
-    blocks = -(-count // cuda_tiles.WARPS)
-    known |= {"blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
-    known |= {f"beside_{which}": getattr(tiles, which).beside for which in _STEPS}
-    beside = [digit.beside for digit in sorted(tiles.digits, key=lambda digit: digit.target)]
-    known |= {f"beside_digit{at}": step for at, step in enumerate(beside)}
-    arguments = tuple(known.get(name, name) for name in cuda_tiles.parameters(form))
-    return replace(call, kernel=tile_kernel(form), blocks=blocks * call.experts, arguments=arguments)
+    blocks = -(-count // WARPS)
+    known = {**numbers, "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
+    arguments = tuple(known.get(name, name) for name in parameters)
+    return replace(call, blocks=blocks * call.experts, arguments=arguments)
 
 
 def _word(code: int, bits: int) -> int:
@@ -368,6 +388,12 @@ def grid_kernel(form: cuda_grids.Form) -> Kernel:
 
 
 @cache
+def rows_kernel(form: cuda_rows.Form) -> Kernel:
+    name, text = cuda_rows.named_text(form)
+    return Kernel(name, text, WARPS * 32, 0)
+
+
+@cache
 def tile_kernel(form: cuda_tiles.Form) -> Kernel:
     name, text = cuda_tiles.named_text(form)
-    return Kernel(name, text, cuda_tiles.WARPS * 32, cuda_tiles.shared(form))
+    return Kernel(name, text, WARPS * 32, cuda_tiles.shared(form))
