@@ -14,7 +14,7 @@ Sizes, steps and addresses are arguments, by the names of `parameters`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layoutdsl.backends.cuda_codes import ZERO_POINTS, non_finite, struct
 from layoutdsl.backends.cuda_text import kernel_text
@@ -49,6 +49,10 @@ class Form:
     mixed: bool = False
     beside: str = ""
     counts: bool = False
+
+    def whole(self, unit: str, *, mixed: bool) -> Form:
+        """The form with its pieces."""
+        return replace(self, unit=unit, mixed=mixed)
 
 
 def parameters(form: Form) -> tuple[str, ...]:

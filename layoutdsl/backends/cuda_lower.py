@@ -1,79 +1,31 @@
-"""What the cuda and the host backend launch: a plan's programs as calls of kernels.
+"""What the cuda and the host backend launch: a plan's programs, checks and reductions as calls of kernels.
 
 A program's codes are a grid (axes.py). What lies in tiles of it is moved, filled or looked through by warps (tiles.py,
-cuda_tiles.py), the rest pair by pair (cuda_grids.py); a call does either for all experts at once. Kernels say nothing
-of sizes: ranks, layers and shapes share them, numbers and addresses make calls of them. Addresses are named in a call's
-arguments and found by cuda_run.py:
-
-    status, lost                    where a refusal is marked; how many values of each expert became 0
-    to, from, beside                the output, the source and the operand
-    addresses                       the table of the sources' addresses: a row per source, of one per expert
-    n_columns, k_columns, actions   the grid's tables
-    n_sources, k_sources            the source addresses of the entries, gathered where an axis is
-    keys                            what a reduction found
+cuda_tiles.py, cuda_rows.py), the rest pair by pair (cuda_grids.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
-from layoutdsl.backends import axes, cuda_grids, cuda_rows, cuda_tiles
-from layoutdsl.backends.axes import DATA, DST, KEPT, KIND, PART, SRC, Grid
-from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse
-from layoutdsl.backends.cuda_text import WARPS
-from layoutdsl.backends.tiles import GROUPS, Tiles, groups, recoded, row, source_order, tiled
+from layoutdsl.backends import axes, cuda_grids, cuda_tiles
+from layoutdsl.backends.axes import DATA, KIND, PART, Grid
+from layoutdsl.backends.cuda_calls import ALIGNED, About, Call, Kernel, Source, along_rows, looking, moving, writing
+from layoutdsl.backends.cuda_codes import ZERO_POINTS, may_refuse, non_finite
+from layoutdsl.backends.tiles import Tiles, recoded, source_order, tiled
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Check, Plan, Program
 from layoutdsl.recodes import Recode
 
-LANES = 5
-"""Bits of a thread's number in its warp, which say what piece of the target it has."""
+__all__ = ["ALIGNED", "Call", "Kernel", "Lowered", "checks", "lowered", "reductions"]
 
-PIECES = 1 << 30
-"""Most pieces of one expert in a call."""
-
-ALIGNED = 16
-"""Bytes of the widest load and store: tensors of their own are at multiples of these."""
-
-Source = tuple[str, int]
-"""(input, first byte)"""
-
-IN_WORDS = ("copy", "fold_sign", *ZERO_POINTS)
+IN_WORDS = ("fold_sign", *ZERO_POINTS)
 """Recodes of whole words, wherever their codes come from."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """`name` is unique by the text; `source` includes what it uses of kernels/; `shared`: bytes of dynamic memory."""
-
-    name: str
-    source: str
-    threads: int
-    shared: int
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One launch of `blocks` blocks, for all experts. `arguments`: numbers, and names of addresses; `sources`: the rows
-    of their table, or the tensors of a tile; `grid`: what is gone through pair by pair."""
-
-    kernel: Kernel
-    blocks: int
-    arguments: tuple[int | str, ...]
-    experts: int
-    output: str = ""
-    reduction: str = ""
-    sources: tuple[Source, ...] = ()
-    grid: Grid | None = None
-
-
-NONE = Kernel("", "", 0, 0)
-"""Of a call that has none yet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,20 +68,19 @@ def checks(plan: Plan, alignment: int) -> tuple[Call, ...]:
 
 def _checked(plan: Plan, check: Check, alignment: int) -> Iterator[Call]:
     info = plan.input[check.tensor]
-    experts = (plan.experts[2] or 1) if info.experts else 1
-    numbers = {"expected": 0, "first": 0, "other_row": 1, **dict(zip(("expected", "first"), check.expect))}
-    sources = tuple((name, 0) for name in (check.tensor, check.other) if name)
-    call, bits = Call(NONE, 0, (), experts, sources=sources), code_named(info.code).bits
-    form = cuda_grids.Form(check.kind, "copy", info.code, info.code)
+    bits, expect = code_named(info.code).bits, check.expect
+    numbers = {"expected": 0, "first": 0, "other_row": 1, **dict(zip(("expected", "first"), expect))}
+    about = About((plan.experts[2] or 1) if info.experts else 1, alignment, numbers)
+    sources = [(name, 0) for name in (check.tensor, check.other) if name]
     for grid in axes.listed(check.moves):
         grid = replace(grid, n=grid.n.copy())
         grid.n[PART] = 0
-        if check.kind == "equal" and 0 <= check.expect[0] < 1 << bits:
+        if check.kind == "equal" and 0 <= expect[0] < 1 << bits:
             tiles, grid = tiled(axes.by_source(grid), bits, grid.actions == DATA)
-            value = {"value": _word(check.expect[0], bits)}
-            yield from (_rows("equal", "", call, one, bits, alignment, value) for one in tiles)
+            all_equal = replace(about, numbers={"value": _word(expect[0], bits)})
+            yield from (along_rows(all_equal, "equal", "", one, bits, sources) for one in tiles)
         if np.any(grid.actions == DATA):
-            yield _looking(form, replace(call, kernel=grid_kernel(form)), grid, numbers)
+            yield from looking(about, cuda_grids.Form(check.kind, "copy", info.code, info.code), grid, sources)
 
 
 def _fill(plan: Plan, program: Program) -> Iterator[Program]:
@@ -143,36 +94,34 @@ class _Lowering:
     """One program into tensors whose addresses are multiples of `alignment`."""
 
     def __init__(self, plan: Plan, program: Program, alignment: int):
-        self.plan, self.program, self.info = plan, program, plan.output[program.output]
+        self.plan, self.program, info = plan, program, plan.output[program.output]
         self.recode, self.operand = program.recode, next(iter(program.operands), None)
-        self.bits = code_named(self.info.code).bits
-        self.copies = (plan.experts[2] or 1) if self.info.experts and not self.info.shared else 1
+        self.bits = code_named(info.code).bits
         self.shares = axes.shares(program.moves)
-        self.step = self.info.codes * self.bits // 8  # from one expert's output to the next one's, in bytes
-        self.alignment = math.gcd(alignment, self.step) if self.copies > 1 else alignment
-        self.numbers = self._numbers()
+        self.reduction = next((one for one in plan.reductions if one.name == program.reduction), None)
+        copies = (plan.experts[2] or 1) if info.experts and not info.shared else 1
+        step = info.codes * self.bits // 8  # from one expert's output to the next one's, in bytes
+        alignment = math.gcd(alignment, step) if copies > 1 else alignment
+        self.about = About(copies, alignment, self._numbers() | {"to_step": step}, program.output, program.reduction)
 
     def _numbers(self) -> dict[str, int]:
         """What kernels need to know of the program."""
         a, b = code_named(self.recode.source), code_named(self.recode.target)
         bias = a.bias or (b.bias if self.recode.name == "fp8_nibbles" else 0)
         found = {
-            "to_step": self.step,
             "power": self.recode.power,
             "plus": self.operand.plus if self.operand else bias,
             "beside_row": len(self.program.sources),
             "slot_step": 0,
         }
-        reduction = next((one for one in self.plan.reductions if one.name == self.program.reduction), None)
-        if reduction is None:
+        if self.reduction is None:
             return found
-        scale = next(one.recode for one in self.plan.programs if one.output == reduction.output)
-        return {
-            **found,
-            "slot_step": int(reduction.scope == "expert"),
+        scale = next(one.recode for one in self.plan.programs if one.output == self.reduction.output)
+        return found | {
+            "slot_step": int(self.reduction.scope == "expert"),
             "scales_row": len(self.program.sources) + len(self.operand.sources if self.operand else ()),
-            "parts": len(reduction.globals),
-            "reciprocal": int(reduction.reciprocal),
+            "parts": len(self.reduction.globals),
+            "reciprocal": int(self.reduction.reciprocal),
             "scale_power": scale.power,
             "within": int(scale.target == "s0e5m3"),
         }
@@ -181,7 +130,7 @@ class _Lowering:
         for grid in self._grids():
             tiles, grid = self._tiled(grid)
             yield from (self._moved(one) if one.action == DATA else self._filled(one) for one in tiles)
-            yield from self._pieces(grid)
+            yield from writing(self.about, self._form("write"), grid, self.bits, self._sources())
 
     def checks(self) -> Iterator[Call]:
         """Calls that find what is refused; where elements share places, `writes` and `compares` do."""
@@ -189,19 +138,19 @@ class _Lowering:
             return
         for grid in self._grids():
             tiles, grid = self._tiled(grid)
-            yield from (self._checked(one) for one in tiles if one.action == DATA)
+            for one in tiles:
+                if one.action == DATA:
+                    sources = [(self.program.sources[one.part], 0)]
+                    yield along_rows(self.about, "check", self.recode.source, one, self.bits, sources)
             for n, k in zip(*np.nonzero(grid.actions == DATA)):
                 left = replace(grid, n=grid.n[:, grid.n[KIND] == n], k=grid.k[:, grid.k[KIND] == k])
                 if left.n.size and left.k.size:
-                    yield self._look("check", left)
+                    yield from looking(self.about, self._form("check"), left, self._sources())
 
     def looks(self, use: str) -> Iterator[Call]:
         """Calls that look at every element."""
-        return (self._look(use, grid) for grid in axes.listed(self.program.moves, self.operand))
-
-    def _look(self, use: str, grid: Grid) -> Call:
-        form = self._form(use, "")
-        return _looking(form, self._call(grid_kernel(form), self._sources()), grid, self.numbers)
+        for grid in axes.listed(self.program.moves, self.operand):
+            yield from looking(self.about, self._form(use), grid, self._sources())
 
     def _grids(self) -> Iterator[Grid]:
         for grid in axes.written(self.program.moves, self.operand):
@@ -212,20 +161,39 @@ class _Lowering:
     def _tiled(self, grid: Grid) -> tuple[list[Tiles], Grid]:
         """Pads are whole words wherever they stand, data where whole words can be recoded."""
         a, b = self.recode.source, self.recode.target
-        alike = self.recode.name in IN_WORDS or self.recode == Recode("offset", a, b)
+        alike = self.recode.name in ("copy", *IN_WORDS) or self.recode == Recode("offset", a, b)
         moves = alike and code_named(a).bits == self.bits and not (grid.gather_n or grid.gather_k)
         return tiled(grid, self.bits, (grid.actions >= 0) | moves & (grid.actions == DATA))
 
-    # ---- pair by pair
+    def _moved(self, tiles: Tiles) -> Call:
+        recode = self.recode.name if self.recode.name in IN_WORDS else ""
+        refuses = not recode and non_finite(code_named(self.recode.source)) is not None
+        operand, word = self.operand if recode else None, (32 // self.bits).bit_length() - 1
+        beside = [digit.beside for digit in sorted(tiles.digits, key=lambda digit: digit.target)]
+        form = partial(
+            cuda_tiles.Form,
+            self.bits,
+            source_order(tiles.digits),
+            code=self.recode.source if refuses else "",
+            recode=recode,
+            beside=operand.code if operand else "",
+            apart=tuple(at for at, step in enumerate(beside) if step and operand),
+            recoded=(recoded(tiles.digits, word) or "") if operand else "first",
+        )
+        names = [self.program.sources[tiles.part], *([operand.sources[tiles.part]] if operand else [])]
+        return moving(self.about, form, tiles, self.bits, [(name, 0) for name in names])
 
-    def _form(self, use: str, unit: str) -> cuda_grids.Form:
+    def _filled(self, tiles: Tiles) -> Call:
+        about = replace(self.about, numbers={**self.about.numbers, "value": _word(tiles.action, self.bits)})
+        return along_rows(about, "fill", "", tiles, self.bits, ())
+
+    def _form(self, use: str) -> cuda_grids.Form:
         recode, stepwise = self.recode.name, self.plan.habits.int16 == "stepwise"
         return cuda_grids.Form(
             use,
             "stepwise" if recode == "int16_scale" and stepwise else "copy" if recode == "constant" else recode,
             self.recode.source,
             self.recode.target,
-            unit,
             beside=self.operand.code if self.operand and use != "largest" else "",
             counts=use == "write" and self.program.output in dict(self.plan.losses),
         )
@@ -233,167 +201,10 @@ class _Lowering:
     def _sources(self) -> tuple[Source, ...]:
         """The rows of the table of addresses: the parts' tensors, their operands, their global scales."""
         names = (*self.program.sources, *(self.operand.sources if self.operand else ()))
-        found = (one for one in self.plan.reductions if one.name == self.program.reduction)
-        scales = ((name, at * 4) for one in found for name, at in one.globals)
-        return (*((name, 0) for name in names), *scales)
-
-    def _call(self, kernel: Kernel, sources: tuple[Source, ...]) -> Call:
-        return Call(kernel, 0, (), self.copies, self.program.output, self.program.reduction, sources)
-
-    def _pieces(self, grid: Grid) -> Iterator[Call]:
-        """The calls that write a grid, a piece per thread."""
-        most = (min(4, self.alignment) * 8 // self.bits).bit_length() - 1
-        unit = axes.aligned(grid.n, grid.k, axes.digits(grid.n, grid.k, most))
-        if self.bits == 4 and not unit:
-            grid = axes.paired(grid)
-            unit = axes.aligned(grid.n, grid.k, axes.digits(grid.n, grid.k, 1))
-        for part in _rectangles(grid, unit.count("n"), unit.count("k")):
-            order = axes.digits(part.n, part.k, len(unit) + LANES)
-            kinds = part.actions[np.ix_(np.unique(part.n[KIND]), np.unique(part.k[KIND]))]
-            form = replace(self._form("write", unit), mixed=bool(np.any(kinds != DATA)))
-            numbers = {
-                **self.numbers,
-                "kinds": part.actions.shape[1],
-                "bits": len(order) - len(unit),
-                "mask": sum(1 << at for at, letter in enumerate(order[len(unit) :]) if letter == "n"),
-                "k_first": int(_step(part.k[DST], order.count("k")) < _step(part.n[DST], order.count("n"))),
-            }
-            call = self._call(grid_kernel(form), self._sources())
-            yield _placed(form, call, part, part.n.shape[1] * part.k.shape[1] >> len(unit), numbers)
-
-    # ---- in tiles
-
-    def _moved(self, tiles: Tiles) -> Call:
-        to, to_numbers = _side(tiles, "target", self.bits, self.alignment)
-        from_, from_numbers = _side(tiles, "source", self.bits, self.alignment)
-        recode = self.recode.name if self.recode.name in ("fold_sign", *ZERO_POINTS) else ""
-        beside = [digit.beside for digit in sorted(tiles.digits, key=lambda digit: digit.target)]
-        operand, word = self.operand if recode else None, (32 // self.bits).bit_length() - 1
-        form = cuda_tiles.Form(
-            self.bits,
-            source_order(tiles.digits),
-            from_,
-            to,
-            "" if recode else cuda_tiles.looked_at(self.recode.source),
-            recode,
-            operand.code if operand else "",
-            tuple(at for at, step in enumerate(beside) if step and operand),
-            recoded(tiles.digits, word) or "" if operand else "first",
-        )
-        numbers = {
-            **self.numbers,
-            **{f"to_{name}": number for name, number in to_numbers.items()},
-            **{f"from_{name}": number for name, number in from_numbers.items()},
-            **{f"beside_{which}": getattr(tiles, which).beside for which in _STEPS},
-            **{f"beside_digit{at}": step for at, step in enumerate(beside)},
-        }
-        names = [self.program.sources[tiles.part], *([operand.sources[tiles.part]] if operand else [])]
-        call = self._call(tile_kernel(form), tuple((name, 0) for name in names))
-        return _in_tiles(call, tiles, cuda_tiles.parameters(form), numbers)
-
-    def _filled(self, tiles: Tiles) -> Call:
-        numbers = {**self.numbers, "value": _word(tiles.action, self.bits)}
-        return _rows("fill", "", self._call(NONE, ()), tiles, self.bits, self.alignment, numbers)
-
-    def _checked(self, tiles: Tiles) -> Call:
-        call = self._call(NONE, ((self.program.sources[tiles.part], 0),))
-        return _rows("check", self.recode.source, call, tiles, self.bits, self.alignment, self.numbers)
-
-
-def _rows(
-    use: str, code: str, call: Call, tiles: Tiles, bits: int, alignment: int, numbers: Mapping[str, int]
-) -> Call:
-    """The call over the rows of tiles on one side."""
-    side, name = ("target", "to") if use == "fill" else ("source", "from")
-    rows, found = _side(tiles, side, bits, alignment)
-    form = cuda_rows.Form(use, (bits << len(tiles.digits)) // 8, rows.width, code)
-    found |= {"near": ((bits << rows.near) // 8).bit_length() - 1}
-    found |= {f"bits{at}": (*rows.groups, 0, 0)[at] for at in (0, 1)}
-    known = {f"{name}_row{at}": 0 for at in range(GROUPS)}
-    known |= {f"{name}_{which}": number for which, number in found.items()}
-    return _in_tiles(replace(call, kernel=rows_kernel(form)), tiles, cuda_rows.parameters(form), {**numbers, **known})
-
-
-def _side(tiles: Tiles, side: str, bits: int, alignment: int) -> tuple[cuda_tiles.Rows, dict[str, int]]:
-    """How the digits of one side lie in memory, and its steps in bytes."""
-    found = {which: getattr(getattr(tiles, which), side) * bits // 8 for which in _STEPS}
-    steps = sorted(getattr(digit, side) for digit in tiles.digits)
-    near = row(steps)
-    sizes = groups(steps[near:])
-    starts = [near + sum(sizes[:at]) for at in range(len(sizes))]
-    found |= {f"row{at}": steps[start] * bits // 8 for at, start in enumerate(starts)}
-    width = math.gcd(alignment, (bits << near) // 8, *found.values())
-    return cuda_tiles.Rows(near, tuple(sizes), width), found
-
-
-def _in_tiles(call: Call, tiles: Tiles, parameters: Sequence[str], numbers: Mapping[str, int]) -> Call:
-    count = tiles.counts[0] * tiles.counts[1]
-    blocks = -(-count // WARPS)
-    known = {**numbers, "blocks_per_expert": blocks, "tiles": count, "fast": tiles.counts[0]}
-    arguments = tuple(known.get(name, name) for name in parameters)
-    return replace(call, blocks=blocks * call.experts, arguments=arguments)
+        scales = self.reduction.globals if self.reduction else ()
+        return (*((name, 0) for name in names), *((name, at * 4) for name, at in scales))
 
 
 def _word(code: int, bits: int) -> int:
     """A word of one code."""
     return sum(code << at for at in range(0, 32, bits))
-
-
-_STEPS = ("first", "fast", "slow")
-"""Of tiles: where the first is, and the steps to others."""
-
-
-def _looking(form: cuda_grids.Form, call: Call, grid: Grid, numbers: Mapping[str, int]) -> Call:
-    """A call that goes through every pair, along the axis first whose sources are nearer to each other."""
-    n, k = (_step(np.unique(axis[SRC]), 0) for axis in (grid.n, grid.k))
-    return _placed(form, call, grid, grid.n.shape[1] * grid.k.shape[1], {**numbers, "k_first": int(k < n)})
-
-
-def _placed(form: cuda_grids.Form, call: Call, grid: Grid, pieces: int, numbers: Mapping[str, int]) -> Call:
-    """The call with its grid: blocks, and the numbers that say where its entries are."""
-    blocks = -(-pieces // cuda_grids.THREADS)
-    n, k = grid.n.shape[1], grid.k.shape[1]
-    known = {
-        **numbers, "experts": call.experts, "blocks_per_expert": blocks, "n_count": n, "k_count": k,
-        "n_per_expert": n if grid.gather_n else 0, "k_per_expert": k if grid.gather_k else 0,
-    }  # fmt: skip
-    arguments = tuple(known.get(name, name) for name in cuda_grids.parameters(form))
-    return replace(call, blocks=blocks * call.experts, arguments=arguments, grid=grid)
-
-
-def _step(values: np.ndarray, taken: int) -> float:
-    """How far the next digit of an axis goes, after so many."""
-    at = 1 << taken
-    return float(abs(values[at] - values[0])) if len(values) > at else math.inf
-
-
-def _rectangles(grid: Grid, n_bits: int, k_bits: int) -> Iterator[Grid]:
-    """The grid without what it keeps, as whole pieces; of PIECES at most."""
-    live = grid.actions != KEPT
-    n_blocks, k_blocks = grid.n.reshape(6, -1, 1 << n_bits), grid.k.reshape(6, -1, 1 << k_bits)
-    wanted, which = np.unique(live[n_blocks[KIND]].any(axis=1), axis=0, return_inverse=True)
-    for at, kinds in enumerate(wanted):
-        k = k_blocks[:, kinds[k_blocks[KIND]].any(axis=1)]
-        if not k.size:
-            continue
-        n = n_blocks[:, which.reshape(-1) == at]
-        for part in np.array_split(n, -(-n.shape[1] * k.shape[1] // PIECES), axis=1):
-            yield replace(grid, n=part.reshape(6, -1), k=k.reshape(6, -1))
-
-
-@cache
-def grid_kernel(form: cuda_grids.Form) -> Kernel:
-    name, text = cuda_grids.named_text(form)
-    return Kernel(name, text, cuda_grids.THREADS, 0)
-
-
-@cache
-def rows_kernel(form: cuda_rows.Form) -> Kernel:
-    name, text = cuda_rows.named_text(form)
-    return Kernel(name, text, WARPS * 32, 0)
-
-
-@cache
-def tile_kernel(form: cuda_tiles.Form) -> Kernel:
-    name, text = cuda_tiles.named_text(form)
-    return Kernel(name, text, WARPS * 32, cuda_tiles.shared(form))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from layoutdsl.backends.cuda_lower import Kernel
+from layoutdsl.backends.cuda_calls import Kernel
 
 NUMBERS = 240
 """How many numbers one launch writes."""

@@ -4,7 +4,7 @@
     check    rows of the source are looked through for codes that are refused
     equal    rows of the source are looked through for codes other than one
 
-Where the rows are is in the arguments, so that all tiles of one size share a kernel.
+Where the rows are and how long they are is in the arguments: all tiles share a few kernels.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from layoutdsl.codes import code_named
 
 @dataclass(frozen=True)
 class Form:
-    """One kernel, of tiles of `size` bytes, of which a lane moves `width` at once; check: of this `code`."""
+    """One kernel, of which a lane moves `width` bytes at once; check: of this `code`."""
 
     use: str
-    size: int
     width: int
     code: str = ""
 
@@ -34,7 +33,7 @@ class Form:
 def parameters(form: Form) -> tuple[str, ...]:
     """Names of a kernel's arguments, in order."""
     side = ("", "_step", "_first", "_fast", "_slow", "_near", "_bits0", "_row0", "_bits1", "_row1", "_row2")
-    names = ["blocks_per_expert", "tiles", "fast", *(f"{form.side}{name}" for name in side)]
+    names = ["blocks_per_expert", "tiles", "fast", "size", *(f"{form.side}{name}" for name in side)]
     names += ["value"] if form.use in ("fill", "equal") else []
     return (*names, *(["status"] if form.use != "fill" else []))
 
@@ -42,9 +41,9 @@ def parameters(form: Form) -> tuple[str, ...]:
 def title(form: Form) -> str:
     """What a kernel does, in a line."""
     return {
-        "fill": f"Tiles of {form.size} bytes filled",
-        "check": f"What is refused in tiles of {form.size} bytes of {form.code}",
-        "equal": f"Whether all is the same in tiles of {form.size} bytes",
+        "fill": f"Rows filled, {form.width} bytes a lane",
+        "check": f"What is refused in rows of {form.code}, {form.width} bytes a lane",
+        "equal": f"Whether all is the same in rows, {form.width} bytes a lane",
     }[form.use]
 
 
@@ -54,14 +53,11 @@ def named_text(form: Form) -> tuple[str, str]:
 
 
 def _body(form: Form) -> Iterator[str]:
-    kind, turns = TYPES[form.width], max(form.size // form.width // 32, 1)
+    kind = TYPES[form.width]
     yield from tile_at(form.side)
     yield "const u32 word = static_cast<u32>(value);" if form.use != "check" else ""
     yield "bool bad = false;" if form.use != "fill" else ""
-    yield f"for (u32 turn = 0; turn < {turns}; ++turn) {{"
-    yield f"    const u32 byte = (turn * 32 + lane()) * {form.width};"
-    if form.size // form.width < 32:
-        yield f"    if (byte >= {form.size}) break;"
+    yield f"for (u32 byte = lane() * {form.width}; byte < size; byte += {32 * form.width}) {{"
     place = ", ".join(f"{form.side}_{name}" for name in ("near", "bits0", "row0", "bits1", "row1", "row2"))
     yield f"    const i64 place = place_of(byte, {place});"
     if form.use == "fill":
@@ -77,7 +73,7 @@ def _body(form: Form) -> Iterator[str]:
 
 def _bad(form: Form, word: str) -> str:
     if form.use == "equal":
-        return f"{word} != static_cast<{TYPES[min(form.width, 4)]}>(word)"
+        return f"{word} != {'word' if form.width > 2 else f'static_cast<{TYPES[form.width]}>(word)'}"
     return refused(form.code, word)
 
 

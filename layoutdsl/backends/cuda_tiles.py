@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from layoutdsl.backends.cuda_codes import ZERO_POINTS, non_finite
+from layoutdsl.backends.cuda_codes import ZERO_POINTS
 from layoutdsl.backends.cuda_rows import refused
 from layoutdsl.backends.cuda_text import FIELDS, PACKED, TYPES, WARPS, kernel_text, tile_memory
 from layoutdsl.backends.warps import Side, Warp, arranged
@@ -85,11 +85,6 @@ def shared(form: Form) -> int:
 def named_text(form: Form) -> tuple[str, str]:
     """A kernel's name and its text."""
     return kernel_text("tile", title(form), parameters(form), _body(form))
-
-
-def looked_at(code: str) -> str:
-    """The code, if some of it are refused."""
-    return code if non_finite(code_named(code)) is not None else ""
 
 
 def _body(form: Form) -> Iterator[str]:
