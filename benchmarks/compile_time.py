@@ -10,15 +10,18 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks import Figure
+from benchmarks import Figure, Scale
 from layoutdsl import LayoutError, compile_plan
 from layoutdsl.compile import forget
 from layoutdsl.library import files, read_spec
 from layoutdsl.model import Checkpoint, Format, Kernel
 
-ROUNDS = 9
+ROUNDS: dict[Scale, int] = {"full": 9, "quick": 1}
 LIMIT_MS = 1.0
 """Per target tensor."""
+
+EVERY: dict[Scale, int] = {"full": 1, "quick": 40}
+"""Which of the pairs of formats are measured."""
 
 EXPERTS = (2, 512)
 LAYERS: tuple[tuple[str, dict[str, int]], ...] = (
@@ -28,11 +31,12 @@ LAYERS: tuple[tuple[str, dict[str, int]], ...] = (
 )
 
 
-def measure() -> Iterator[Figure]:
+def measure(scale: Scale) -> Iterator[Figure]:
     formats = [spec for path in files() if isinstance(spec := read_spec(path), Format)]
-    cases = [case for source in formats for target in formats for case in _cases(source, target)]
+    pairs = [(source, target) for source in formats for target in formats][:: EVERY[scale]]
+    cases = [case for pair in pairs for case in _cases(*pair)]
     best: dict[str, float] = {}
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS[scale]):
         # Round by round over all pairs, so that a slow moment of the machine does not fall on one pair alone.
         cases = [case for case in cases if _time(case, best)]
     worst = max(best, key=best.__getitem__)

@@ -17,7 +17,7 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-from benchmarks import Figure
+from benchmarks import Figure, Scale
 from layoutdsl import peer, source
 from layoutdsl.codes import code_named
 from layoutdsl.coverage.families import Family
@@ -47,6 +47,7 @@ FORMATS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 KINDS = {"moe": "experts", "mlp": "MLP", "attention": "attention"}
 WORST = 10
+EVERY: dict[Scale, int] = {"full": 1, "quick": 50}
 
 
 @dataclass(frozen=True)
@@ -219,10 +220,11 @@ def _moe(m: Matrix, group: int, case: Case) -> tuple[int, int] | None:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def measure() -> Iterator[Figure]:
-    results = [result(case) for case in cases()]
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(table(results), encoding="utf-8")
+def measure(scale: Scale) -> Iterator[Figure]:
+    results = [result(case) for case in cases()[:: EVERY[scale]]]
+    if scale == "full":
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(table(results), encoding="utf-8")
     above = [one for one in results if one.above]
     what = "; ".join(str(one.case) for one in above[:3]) or "of all that the peer accepts"
     yield Figure("padding_above_peer", len(above), "shapes", 0, what)

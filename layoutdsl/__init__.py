@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layoutdsl.backends.update import Updates
     from layoutdsl.checkpoints.convert import convert
     from layoutdsl.checkpoints.load import load
     from layoutdsl.checkpoints.verify import verify
@@ -32,6 +33,7 @@ _HOMES = {
     "LayoutError": "layoutdsl.errors",
     "Lost": "layoutdsl.plan",
     "Plan": "layoutdsl.plan",
+    "Updates": "layoutdsl.backends.update",
     "compile_plan": "layoutdsl.compile",
     "convert": "layoutdsl.checkpoints.convert",
     "load": "layoutdsl.checkpoints.load",
@@ -45,6 +47,7 @@ __all__ = [
     "LayoutError",
     "Lost",
     "Plan",
+    "Updates",
     "compile_plan",
     "convert",
     "load",

@@ -95,16 +95,17 @@ class Builder:
         moves = self._data(pair, target, "codes")
         beside = self._beside(pair, target)
         fill = None
+        pads, beyond = self._pads(pair, target, _without(target.k_gaps, beside)), len(target.n_gaps)
         if beside and zeros and self._n_data(pair, target):
             fill = replace(
                 self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, beside, zeros))
             )
         elif self._n_data(pair, target):
-            moves += [
+            pads[beyond:beyond] = [
                 Move("pad", self._n_data(pair, target), _k_pads(target, gap), source[0].code.bias, "code")
                 for gap in beside
             ]
-        moves += self._pads(pair, target, _without(target.k_gaps, beside))
+        moves += pads
         return Program(target.name, self._sources(pair, target, "codes"), recode, tuple(moves), tuple(operands), fill)
 
     def _beside(self, pair: Pair, target: Stored) -> list[Gap]:

@@ -1,4 +1,5 @@
-"""The command line: lint, plan, show, coverage, conform, schema; inspect, convert, verify, identify for checkpoints.
+"""The command line: lint, plan, show, coverage, conform, schema; inspect, convert, verify, identify for checkpoints;
+doctor, warmup for GPUs.
 
     layoutdsl plan gptq marlin_int4_a16 --module linear --size n=4096 --size k=4096 --tp 2
 
@@ -137,7 +138,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         "the expert of each place that ranks have for one, where some experts have several: 0,1,2,3,0"))
     shown = plan.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print the plan itself, which Plan.from_json reads")
-    shown.add_argument("--emit", choices=("cpu",), help="print the kernels that this backend generates from the plan")
+    shown.add_argument("--emit", choices=("cpu", "cuda"), help="print the kernels that this backend makes of the plan")
 
     conform = command("conform", "hold recorded cases of another engine against ours, byte for byte")
     conform.add_argument("folder", type=Path, metavar="DIR", help="folder with index.json, policy.json and the cases")
@@ -145,6 +146,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
     schema = command("schema", "write the JSON Schema of specs, for editors")
     schema.add_argument("--out", type=Path, metavar="DIR", help="write a file per kind of spec there (default: print)")
+
+    command("doctor", "say what the backend `cuda` needs, and whether it is here; exit status 1 where something is not")
 
     apart = {name: command(name, help) for name, (_, help) in _APART.items()}
     for reader in (lint, plan, conform, *apart.values()):
@@ -215,9 +218,7 @@ def _plan(args: Any) -> int:
         experts=args.experts_map, specs=specs,
     )
     if args.emit:
-        from layoutdsl.backends.cpu_source import listing
-
-        print(listing(plan))
+        print(import_module(f"layoutdsl.backends.{args.emit}_source").listing(plan))
         return CLEAN
     if not args.json:
         print(plan.explain(specs=specs))
@@ -267,6 +268,14 @@ def _schema(args: Any) -> int:
     return CLEAN
 
 
+def _doctor(_: Any) -> int:
+    from layoutdsl.doctor import examine
+
+    lines = tuple(examine())
+    print(*lines, sep="\n")
+    return CLEAN if all(line.ok for line in lines) else FINDINGS
+
+
 def _apart(args: Any) -> int:
     args.specs = folders(args.specs)
     return import_module(_APART[args.command][0]).command(args)
@@ -279,9 +288,11 @@ _APART = {
     "identify": ("layoutdsl.checkpoints.identify", "say which formats a lone safetensors file could be"),
     "coverage": ("layoutdsl.coverage", "say which models are served, on how many ranks and at what price"),
     "show": ("layoutdsl.show", "draw which element of a spec stands where"),
+    "warmup": ("layoutdsl.warmup", "compile the kernels of the backend `cuda` ahead, with or without a GPU"),
 }
 """Commands that are modules of their own, with `add_arguments(parser)` and `command(args)`, and their help."""
 
 _COMMANDS: dict[str, Callable[[Any], int]] = {
-    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, **dict.fromkeys(_APART, _apart),
+    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, "doctor": _doctor,
+    **dict.fromkeys(_APART, _apart),
 }

@@ -225,6 +225,17 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
         groups=None if between_kernels else dict(plan.groups),
     )
     back = _compile(request)
+    for info in back.inputs:
+        made = plan.output.get(info.name)
+        if made is None or (made.full_shape, made.code) != (info.full_shape, info.code):
+            found = f"{list(made.full_shape)} of {made.code}" if made else "nothing"
+            raise LayoutError(
+                f"there is no way back: kernel `{src.name}` has `{info.name}` as {list(info.full_shape)} of "
+                f"{info.code} at these sizes, this plan makes {found}",
+                code="LP353",
+                name="no-way-back",
+                help="between kernels each side pads and groups by its own rule; go back to a checkpoint format",
+            )
     prove(back, specs=specs)
     return back
 

@@ -107,16 +107,18 @@ def _valid(case: Any) -> dict[str, Any]:
 def _wrong(folder: Path, case: Mapping[str, Any], backend: str, specs: Sequence[str]) -> str | None:
     import torch
 
-    tensors = read(folder, case)
+    from layoutdsl import backends
+
+    tensors, device = read(folder, case), backends.device(backend)
     plan = compiled(case, tensors, specs)
     names = _names(case, tensors)
-    given = {names[key]: value for key, value in tensors.items() if key.startswith("in.")}
+    given = {names[key]: value.to(device) for key, value in tensors.items() if key.startswith("in.")}
     made = plan.run(given, backend=backend)
     expected = {names[key]: value for key, value in tensors.items() if key.startswith("out.")}
     if sorted(made) != sorted(expected):
         return f"makes {', '.join(sorted(made))}; recorded are {', '.join(sorted(expected))}"
     for name, want in expected.items():
-        got = made[name]
+        got = made[name].cpu()
         if got.dtype != want.dtype or (got.shape != want.shape and got.numel() * want.numel() != 1):
             return f"`{name}` is {got.dtype} {list(got.shape)}, recorded is {want.dtype} {list(want.shape)}"
         a, b = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, want))

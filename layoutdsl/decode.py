@@ -22,7 +22,7 @@ from functools import lru_cache
 import torch
 
 from layoutdsl.backends.buffers import flat
-from layoutdsl.backends.torch_recodes import STORED
+from layoutdsl.backends.torch.recodes import STORED
 from layoutdsl.codes import Code
 from layoutdsl.errors import LayoutError
 from layoutdsl.layout import View

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from layoutdsl.backends.torch_scratch import scratch
+from layoutdsl.backends.torch.pieces import scratch
 from layoutdsl.errors import LayoutError
 from layoutdsl.pairs import Request
 from layoutdsl.plan import Extent, Plan, Program, Reduction

@@ -19,7 +19,9 @@ from layoutdsl.resolve import Ranks, Stored
 if TYPE_CHECKING:
     import torch
 
+    from layoutdsl.backends.update import Applied, Updates
     from layoutdsl.reads import Reads
+    from layoutdsl.spans import Moves
 
 FORM = 2
 """Version of the JSON form."""
@@ -358,17 +360,60 @@ class Plan:
 
         return load(backend)(self, tensors, out, report)
 
+    def update(
+        self,
+        out: Mapping[str, torch.Tensor],
+        name: str,
+        tensor: torch.Tensor | list[torch.Tensor],
+        *,
+        expert: int | None = None,
+        backend: str = "torch",
+    ) -> Applied:
+        """Write what follows from one source tensor, or from that of one expert (counted as in the checkpoint), into
+        the outputs `out` of an earlier run. Their storage stays; a refused update changes nothing.
+
+        A tensor may need others beside it: zero points, an order, the other parts' scales. Where `out` was made by
+        `updates`, it is then held until these are there, with the backend stated there; else it is refused.
+        """
+        from layoutdsl.backends.update import Updates
+
+        if isinstance(out, Updates):
+            return out.update(name, tensor, expert=expert)
+        return Updates(self, out, backend).alone(name, tensor, expert=expert)
+
+    def updates(self, out: Mapping[str, torch.Tensor] | None = None, *, backend: str = "torch") -> Updates:
+        """Outputs to which source tensors are applied one by one, in any order: once all have been given, they are
+        those of a full run. `out`: storage to write into, whatever it holds; where it is left out, new tensors on the
+        CPU.
+        """
+        from layoutdsl.backends.update import Updates
+
+        return Updates(self, out, backend)
+
     def inverse(self, *, specs: tuple[str, ...] = ()) -> Plan:
         """The plan that leads back: from this plan's outputs to the rank's slice of the source tensors."""
         from layoutdsl.compile import invert
 
         return invert(self, specs=specs)
 
+    def irreversible(self, *, specs: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
+        """(source tensor, what is lost) of those that `inverse` does not give back byte for byte."""
+        from layoutdsl.irreversible import irreversible
+
+        return irreversible(self, specs)
+
     def reads(self) -> Mapping[str, Reads]:
         """The bytes that are needed of each input, inside the tensor of one expert; all others may hold anything."""
         from layoutdsl.reads import reads
 
         return reads(self)
+
+    def moves(self) -> Moves:
+        """Which bytes of the outputs are bytes of the inputs, for one-sided transfers; and which outputs are not made
+        of such, with the reason."""
+        from layoutdsl.spans import moves
+
+        return moves(self)
 
     def explain(self, *, specs: tuple[str, ...] = ()) -> str:
         """Axes, what was chosen and what else could have been, tensors, padding with reasons, bytes, losses and duties,

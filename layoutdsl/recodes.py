@@ -123,9 +123,10 @@ def for_global(matrix: str, source: Stored | None, target: Stored, scale: Recode
     power = target.scaled - source.scaled
     if scale.name == "nvfp4_scale":
         return Recode("nvfp4_global", source.code.name, target.code.name, power)
+    power = -power if target.reciprocal else power
     if source.reciprocal != target.reciprocal:
         return Recode("reciprocal", source.code.name, target.code.name, power)
-    return _plain(source.code, target.code, -power if target.reciprocal else power)
+    return _plain(source.code, target.code, power)
 
 
 def _plain(a: Code, b: Code, power: int) -> Recode:

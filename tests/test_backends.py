@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 from layoutdsl import LayoutError, compile_plan, conform
 from layoutdsl import recodes as definition
-from layoutdsl.backends import boxes
-from layoutdsl.backends import torch as torch_backend
-from layoutdsl.backends.torch_recodes import STORED, decode, encode, signed, twin, unsigned, vanished
+from layoutdsl.backends import BACKENDS
+from layoutdsl.backends.torch import pieces
+from layoutdsl.backends.torch.recodes import STORED, decode, encode, signed, twin, unsigned, vanished
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.library import files, load_spec
 from layoutdsl.plan import Lost, Plan, TensorInfo
@@ -230,8 +230,7 @@ def same_as_the_reference(backend, count, family, source, target, module):
         out = outputs_of(case.plan)
         before = {name: raw(tensor) for name, tensor in out.items()}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(boxes, "PIECE", 700)
-            patch.setattr(torch_backend, "PIECE", 700)
+            patch.setattr(pieces, "PIECE", 700)
             assert outcome(case.plan, apart, backend, out=out) == wanted
         if not isinstance(wanted[0], dict):
             assert {name: raw(tensor) for name, tensor in out.items()} == before, "a refusal wrote into `out`"
@@ -600,7 +599,7 @@ def test_what_vanishes():
 
 # --- what callers give ------------------------------------------------------------------------------------------------
 
-BOTH = pytest.mark.parametrize("backend", ["torch", "reference"])
+EVERY = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "cuda"])  # it has tensors on a GPU
 GPTQ = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 128}, params={"qzeros": False, "g_idx": False})
 MOE = compile_plan(
     "fp8",
@@ -625,7 +624,7 @@ def refusal(plan: Plan, backend: str, tensors: dict, **options) -> str:
     return caught.value.message
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -652,14 +651,14 @@ def test_inputs_that_do_not_fit(backend, change, message):
     assert refusal(GPTQ, backend, tensors) == message
 
 
-@BOTH
+@EVERY
 def test_an_axis_of_one_may_stand_anywhere(backend):
     tensors = tensors_of(GPTQ)
     tensors["linear.scales"] = tensors["linear.scales"].reshape(64, 1)
     assert outcome(GPTQ, tensors, backend) == outcome(GPTQ, tensors_of(GPTQ), backend)
 
 
-@BOTH
+@EVERY
 def test_experts_that_do_not_fit(backend):
     tensors = {name: list(tensor) for name, tensor in tensors_of(MOE).items()}
     short = {**tensors, "w2.weight": tensors["w2.weight"][:3]}
@@ -670,7 +669,7 @@ def test_experts_that_do_not_fit(backend):
     assert outcome(MOE, others, backend) == outcome(MOE, tensors, backend), "experts of other ranks are not needed"
 
 
-@BOTH
+@EVERY
 def test_a_refused_value_has_a_place(backend):
     tensors = tensors_of(MOE)
     tensors["w13.up.weight"].view(torch.uint8)[3, 20, 9] = 0xFF
@@ -703,7 +702,7 @@ def test_an_order_of_unequal_groups_is_refused_before_anything_is_written():
     assert {name: raw(tensor) for name, tensor in out.items()} == before
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -729,7 +728,7 @@ def test_out_that_does_not_fit(backend, change, message):
     assert refusal(GPTQ, backend, tensors_of(GPTQ), out=out) == message
 
 
-@BOTH
+@EVERY
 def test_out_keeps_its_storage(backend):
     out = outputs_of(MOE)
     pointers = {name: tensor.data_ptr() for name, tensor in out.items()}
@@ -741,7 +740,7 @@ def test_out_keeps_its_storage(backend):
     }
 
 
-@BOTH
+@EVERY
 def test_out_may_lie_on_the_inputs(backend):
     plan = compile_plan(
         "awq",
@@ -760,7 +759,35 @@ def test_out_may_lie_on_the_inputs(backend):
     assert {name: raw(tensor) for name, tensor in out.items()} == {name: raw(tensor) for name, tensor in want.items()}
 
 
-@BOTH
+@EVERY
+@pytest.mark.parametrize("shift", [-96, -4, 4, 96])
+def test_out_may_lie_on_a_part_of_the_inputs(backend, shift):
+    """Bytes further on or back: what is written first would be read later, were it not made apart."""
+    tensors = tensors_of(GPTQ)
+    size = tensors["linear.qweight"].nbytes
+    room = torch.zeros(size + 2 * abs(shift), dtype=torch.uint8)
+    given, made = room[abs(shift) :][:size], room[abs(shift) + shift :][:size]
+    given.copy_(tensors["linear.qweight"].view(-1).view(torch.uint8))
+    tensors["linear.qweight"] = given.view(torch.int32).view(16, 64)
+    wanted = outcome(GPTQ, {name: tensor.clone() for name, tensor in tensors.items()}, "reference")
+    out = outputs_of(GPTQ) | {"linear.weight": made.view(torch.int32).view(8, 128)}
+    assert outcome(GPTQ, tensors, backend, out=out) == wanted
+    assert out["linear.weight"].data_ptr() == made.data_ptr()
+
+
+@EVERY
+def test_outputs_that_share_memory(backend):
+    out = outputs_of(MOE)
+    room = torch.zeros(2 * out["w2.weight"].nbytes, dtype=torch.uint8)
+    for at, name in enumerate(("w2.weight", "w2.weight_scale")):
+        part = room[at * 64 :][: out[name].nbytes]
+        out[name] = part.view(out[name].dtype).view(out[name].shape)
+    message = "`w2.weight` and `w2.weight_scale` of `out` share memory"
+    assert refusal(MOE, backend, tensors_of(MOE), out=out) == message
+    assert not room.any()
+
+
+@EVERY
 def test_inputs_that_are_not_contiguous(backend):
     tensors = tensors_of(MOE)
     strided = {name: torch.stack([tensor, tensor], dim=-1)[..., 0] for name, tensor in tensors.items()}
@@ -802,11 +829,23 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_one_expert_is_unpacked_at_a_time():
-    plan = compile_plan(
-        "gptq", "marlin_int4_a16", "moe_gated", {"e": 4, "i": 64, "h": 128}, params={"qzeros": False, "g_idx": False}
-    )
+@pytest.mark.parametrize(
+    ("source", "target", "params"),
+    [
+        ("gptq", "marlin_int4_a16", {"group": 64}),
+        ("awq", "marlin_int4_a8fp8", {"group": 64}),
+        ("ct_int", "marlin_int4_a8fp8", {"group": 64, "zero_points": True}),
+        ("marlin_int4_a16", "gptq", {"group": 64}),
+        ("nvfp4", "marlin_nvfp4_a16", {}),
+        ("fp8", "marlin_fp8_a16", {"dtype": "bfloat16"}),
+    ],
+    ids=str,
+)
+def test_nothing_is_made_that_is_larger_than_a_piece(source, target, params, monkeypatch):
+    """Codes that were unpacked would be 128 KB."""
+    monkeypatch.setattr(pieces, "PIECE", 512)
+    plan = compile_plan(source, target, "linear", {"n": 512, "k": 256}, params=params)
     tensors, out = tensors_of(plan), outputs_of(plan)
     with Largest() as largest:
         plan.run(tensors, out=out)
-    assert largest.bytes == plan.output["w13.weight"].codes
+    assert largest.bytes <= 8 * 512

@@ -79,7 +79,7 @@ Padding
 
 Memory
   34,048 bytes stay: all that is written
-  162,984 bytes at most while it runs: all that is read and written, and 107,136 of intermediate
+  175,656 bytes at most while it runs: all that is read and written, and 119,808 of intermediate
     results on the torch backend
 
 Losses

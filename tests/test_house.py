@@ -41,11 +41,17 @@ LAYERS = (
     "choose",
     "nearest",  # tries settings for the compiler, which hands it the means
     "compile",
+    "irreversible",
+    "strips",
     "reads",
+    "spans",
+    "partial",
+    "ledger",
     "logical",
     "lint",
     "schema",
     "backends",
+    "doctor",
     "price",
     "explain",
     "decode",
@@ -54,12 +60,16 @@ LAYERS = (
     "show",
     "checkpoints",
     "coverage",
+    "warmup",
     "cli",
     "__main__",
     "__init__",  # the public API, of lazy attributes; no module of ours imports from it
 )
 # Against that order on purpose, inside a function or for types: the methods of a Plan open the doors of later stages.
-AGAINST = {("plan", "prove"), ("plan", "compile"), ("plan", "explain"), ("plan", "reads"), ("plan", "backends")}
+AGAINST = {
+    ("plan", later)
+    for later in ("prove", "compile", "irreversible", "explain", "reads", "spans", "backends", "backends.update")
+}
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors")
 # The only layers that may import one of them, but for types.
@@ -126,7 +136,7 @@ def test_core_loads_nothing_heavy(command: str) -> None:
 
 
 def module_name(path: Path) -> str:
-    """`layoutdsl/backends/torch.py` is `backends.torch`, a subpackage's `__init__.py` is the subpackage."""
+    """`layoutdsl/backends/torch/__init__.py` is `backends.torch`, a subpackage's `__init__.py` is the subpackage."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 

@@ -117,3 +117,70 @@ def test_the_peak_is_what_was_said(checkpoint: Path, how: str, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     stated, seen = map(int, done.stdout.split())
     assert abs(seen - stated) <= TENTH * stated, f"said {stated / 1e6:.1f} MB, took {seen / 1e6:.1f} MB"
+
+
+RUN = """
+import json, sys, torch
+torch.set_num_threads(2)
+sys.path.insert(0, sys.argv[1])
+from plans import inputs_of
+from layoutdsl import compile_plan
+from layoutdsl.backends import scratch
+
+def kilobytes(key):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])
+
+def plan_of(sizes):
+    source, target, params = json.loads(sys.argv[2])
+    return compile_plan(source, target, "linear", sizes, params=params)
+
+def empty(plan):
+    return {info.name: torch.ones(info.full_shape, dtype=getattr(torch, info.dtypes[0])) for info in plan.outputs}
+
+small = plan_of({"n": 256, "k": 256})
+given, out = inputs_of(small), empty(small)
+small.run(given, out=out)  # what is loaded when it is first needed
+plan = plan_of({"n": 8192, "k": 1024})
+large = {}
+for info in plan.inputs:
+    tensor = given[info.name]
+    if info.role == "act_order":
+        k = torch.randperm(1024) if dict(plan.source.params)["act_order"] else torch.arange(1024)
+        large[info.name] = (k // 128).to(tensor.dtype)
+        continue
+    turns = [-(-size // of) for size, of in zip(info.full_shape, tensor.shape)]
+    cut = tuple(slice(size) for size in info.full_shape)
+    large[info.name] = tensor.repeat(turns)[cut].contiguous()
+out = empty(plan)
+before = kilobytes("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+plan.run(large, out=out)
+print(scratch("torch", plan), (kilobytes("VmHWM") - before) * 1024)
+"""
+
+MEGABYTE = 1 << 20
+SLACK = 1.5 * MEGABYTE
+"""What the allocator keeps beside what is asked of it."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells a high-water mark anew")
+@pytest.mark.parametrize(
+    ("source", "target", "params", "most"),
+    [
+        ("gptq", "marlin_int4_a16", {"group": 128}, 3),
+        ("awq", "marlin_int4_a16", {"group": 128, "zero_points": True}, 7.5),
+        ("gptq", "marlin_int4_a16", {"group": 128, "act_order": True}, 7),  # the 4 MB of the weight sorted among them
+        ("nvfp4", "marlin_nvfp4_a16", {}, 7.5),
+    ],
+    ids=str,
+)
+def test_a_run_takes_no_more_than_its_scratch(source, target, params, most) -> None:
+    """The weight has 4 MB, and 8 million codes."""
+    case = json.dumps([source, target, params])
+    command = [sys.executable, "-c", RUN, str(Path(__file__).parent), case]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    stated, seen = map(int, done.stdout.split())
+    assert stated <= most * MEGABYTE
+    assert seen <= stated + SLACK, f"said {stated / 1e6:.1f} MB, took {seen / 1e6:.1f} MB"

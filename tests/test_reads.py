@@ -24,7 +24,9 @@ from layoutdsl import LayoutError, Plan, compile_plan, reads
 from layoutdsl.backends import reference
 from layoutdsl.codes import code_named
 from layoutdsl.plan import TensorInfo
-from layoutdsl.reads import Reads, Strip, spans, split
+from layoutdsl.reads import Reads
+from layoutdsl.spans import spans, split
+from layoutdsl.strips import Strip, joined, tidy
 
 GARBAGE = 0xA5
 FEW = settings(max_examples=3, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -408,7 +410,7 @@ def strips(sides: int) -> st.SearchStrategy[list[Strip]]:
     step = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24])
     loop = st.tuples(st.integers(2, 4), st.tuples(*[step] * sides) | step.map(lambda one: (one,) * sides))
     made = st.builds(
-        reads._tidy,
+        tidy,
         st.tuples(*[st.integers(0, 24)] * sides) | st.integers(0, 24).map(lambda at: (at,) * sides),
         st.sampled_from([1, 2, 4]),
         st.lists(loop, max_size=2, unique_by=lambda one: one[1]),
@@ -426,7 +428,7 @@ def test_a_tidy_strip_has_the_same_elements(at, loops) -> None:
     wanted = {at}
     for count, steps in loops:
         wanted = {(a + i * steps[0], b + i * steps[1]) for a, b in wanted for i in range(count)}
-    assert elements(reads._tidy(at, 1, loops)) == wanted
+    assert elements(tidy(at, 1, loops)) == wanted
 
 
 @pytest.mark.parametrize("sides", [1, 2])
@@ -434,9 +436,9 @@ def test_joined_strips_have_the_same_elements(sides: int) -> None:
     @LAWS
     @drawn(strips(sides))
     def holds(made: list[Strip]) -> None:
-        joined = reads._joined(made)
-        assert len(joined) <= len(made)
-        assert set().union(*map(elements, joined)) == set().union(*map(elements, made))
+        fewer = joined(made)
+        assert len(fewer) <= len(made)
+        assert set().union(*map(elements, fewer)) == set().union(*map(elements, made))
 
     holds()
 
@@ -455,9 +457,9 @@ def test_ranges_are_the_bytes_of_half_bytes(made: list[Strip]) -> None:
 
 def test_rows_that_alternate_or_go_on_are_one_strip() -> None:
     rows = Strip((0,), 4, ((5, (8,)),)), Strip((4,), 4, ((5, (8,)),))
-    assert reads._joined(rows) == (Strip((0,), 40),)
+    assert joined(rows) == (Strip((0,), 40),)
     parts = Strip((2,), 4, ((5, (8,)),)), Strip((42,), 4), Strip((50,), 4, ((3, (8,)),))
-    assert reads._joined(parts) == (Strip((2,), 4, ((9, (8,)),)),)
+    assert joined(parts) == (Strip((2,), 4, ((9, (8,)),)),)
 
 
 def test_checks_keep_their_tensors_on_a_rank_that_holds_nothing() -> None:

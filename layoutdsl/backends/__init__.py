@@ -1,7 +1,7 @@
 """Ways to carry out a plan. All give the same bytes; a backend chooses how, never what.
 
-Each is a module with `run(plan, tensors, out, report) -> tensors` and `scratch(plan) -> bytes`, imported when it is
-first asked for.
+Each is a module with `run(plan, tensors, out, report) -> tensors`, `amend(plan, tensors, out)` and
+`scratch(plan) -> bytes`, imported when it is first asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from layoutdsl.errors import LayoutError, did_you_mean
 if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
-BACKENDS = {name: f"layoutdsl.backends.{name}" for name in ("reference", "torch", "cpu")}
+BACKENDS = {"reference": "torch", "torch": "torch", "cpu": "torch,cpu", "host": "torch", "cuda": "torch,cuda"}
+"""Each is a module of its name; what pip has to install for it, as in `layoutdsl[torch,cpu]`."""
+
+_OPTIONAL = {"torch": "torch", "numpy": "numpy", "numba": "numba", "llvmlite": "llvmlite", "cuda": "cuda-python"}
+"""Modules that may be missing, and what pip calls them."""
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -23,9 +27,23 @@ def load(name: str) -> Callable[..., Any]:
     return _module(name).run
 
 
+def amend(name: str, plan: Plan, tensors: Any, out: Any) -> None:
+    """Carry out a plan that writes only some places of its outputs into `out`: all others stay as they are. Whatever is
+    refused is refused before anything is written."""
+    _module(name).amend(plan, tensors, out)
+
+
 def scratch(name: str, plan: Plan) -> int:
     """Bytes that a backend has in memory at most while it runs a plan, beside inputs and outputs."""
     return _module(name).scratch(plan)
+
+
+def device(name: str, wanted: str = "cpu") -> str:
+    """The torch device on which a backend runs what is wanted on one: `cuda` runs on a GPU alone.
+
+    LayoutError where that needs a GPU and this machine has none that can be used.
+    """
+    return _module(name).device(wanted) if name == "cuda" else wanted
 
 
 def _module(name: str) -> Any:
@@ -37,13 +55,14 @@ def _module(name: str) -> Any:
             help=did_you_mean(name, BACKENDS) or f"backends: {', '.join(BACKENDS)}",
         )
     try:
-        return import_module(BACKENDS[name])
+        return import_module(f"layoutdsl.backends.{name}")
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "numpy", "numba", "llvmlite"):
+        missing = _OPTIONAL.get((error.name or "").split(".")[0])
+        if missing is None:
             raise
         raise LayoutError(
-            f"backend `{name}` needs {error.name}, which is not installed",
+            f"backend `{name}` needs {missing}, which is not installed",
             code="LP151",
             name="not-installed",
-            help=f"pip install 'layoutdsl[{'torch,cpu' if name == 'cpu' else 'torch'}]'",
+            help=f"pip install 'layoutdsl[{BACKENDS[name]}]'",
         ) from None

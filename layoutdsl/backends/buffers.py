@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -15,6 +16,11 @@ Given = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
 
 def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
     """Flat uint8 views of the inputs, one per expert that the plan reads (one in all where experts share it)."""
+    return {name: _flats(plan, plan.input[name], given) for name, given in checked(plan, tensors).items()}
+
+
+def checked(plan: Plan, tensors: Given) -> dict[str, torch.Tensor | Sequence[torch.Tensor]]:
+    """The inputs as they are given: names, dtypes and shapes are those that the plan reads."""
     if not isinstance(tensors, Mapping):
         raise LayoutError(
             f"tensors are given as a {type(tensors).__name__}, a mapping from name to tensor is needed",
@@ -23,15 +29,8 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
             help=f"it reads: {', '.join(plan.input)}",
         )
     for name in tensors:
-        if name not in plan.input:
-            raise LayoutError(
-                f"the plan reads no tensor `{name}`",
-                code="LP160",
-                name="unknown-tensor",
-                help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
-            )
+        input_named(plan, name)
     device_of(tensors)
-    found: dict[str, list[torch.Tensor]] = {}
     for info in plan.inputs:
         if info.name not in tensors:
             raise LayoutError(
@@ -40,18 +39,39 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
                 name="missing-tensor",
                 help=f"expected {' or '.join(info.dtypes)} of shape {list(info.full_shape)}",
             )
-        found[info.name] = _experts(plan, info, tensors[info.name])
-    return found
+        _fits(plan, info, tensors[info.name])
+    return {info.name: tensors[info.name] for info in plan.inputs}
 
 
-def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    if not info.experts or info.shared:
-        _matches(info, given, info.full_shape, "")
-        return [flat(given)]
-    if isinstance(given, torch.Tensor) or not isinstance(given, Sequence):
-        _matches(info, given, info.full_shape, "")
-        rows = given.reshape(info.experts, -1)
-        return [flat(rows[expert]) for expert in plan.source_experts]
+def input_named(plan: Plan, name: str) -> TensorInfo:
+    """The input of that name; LayoutError where the plan reads none."""
+    if name not in plan.input:
+        raise LayoutError(
+            f"the plan reads no tensor `{name}`",
+            code="LP160",
+            name="unknown-tensor",
+            help=did_you_mean(name, plan.input) or f"it reads: {', '.join(plan.input)}",
+        )
+    return plan.input[name]
+
+
+def experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Flat uint8 views of one input, checked: one per expert that the plan reads, or one in all."""
+    _fits(plan, info, given)
+    return _flats(plan, info, given)
+
+
+def _flats(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor) and info.experts and not info.shared:
+        given = list(given.reshape(info.experts, -1))
+    return [flat(given)] if isinstance(given, torch.Tensor) else [flat(given[expert]) for expert in plan.source_experts]
+
+
+def _fits(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Tensor]) -> None:
+    stacked = isinstance(given, torch.Tensor) or not isinstance(given, Sequence)
+    if not info.experts or info.shared or stacked:
+        matches(info, given, info.full_shape, "")
+        return
     if len(given) != info.experts:
         raise LayoutError(
             f"`{info.name}` has {len(given)} tensors, one for each of {info.experts} experts is needed",
@@ -60,11 +80,11 @@ def _experts(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.
             help="give all experts of the checkpoint; the plan reads those of its rank",
         )
     for expert in plan.source_experts:
-        _matches(info, given[expert], info.shape, f", expert {expert}")
-    return [flat(given[expert]) for expert in plan.source_experts]
+        matches(info, given[expert], info.shape, f", expert {expert}")
 
 
-def _matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
+def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
+    """LayoutError where that is no tensor of this shape and a dtype of `info`; `place` says where it is from."""
     if not isinstance(given, torch.Tensor):
         raise LayoutError(
             f"`{info.name}`{place} is a {type(given).__name__}, a torch tensor is needed",
@@ -127,7 +147,7 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
                 help=f"expected {info.dtypes[0]} of shape {list(info.full_shape)}",
             )
         given_out = out[info.name]
-        _matches(info, given_out, info.full_shape, " of `out`")
+        matches(info, given_out, info.full_shape, " of `out`")
         if not given_out.is_contiguous():
             raise LayoutError(
                 f"`{info.name}` of `out` is not contiguous",
@@ -136,7 +156,21 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
                 help="kernels read contiguous tensors; allocate it with torch.empty",
             )
         found[info.name] = given_out
+    _apart(found)
     return found
+
+
+def _apart(out: Mapping[str, torch.Tensor]) -> None:
+    """LayoutError where two outputs share memory: one would be written over the other."""
+    placed = sorted((tensor.data_ptr(), tensor.nbytes, name) for name, tensor in out.items() if tensor.nbytes)
+    for (begin, size, name), (other_begin, _, other) in pairwise(placed):
+        if begin + size > other_begin and out[name].device == out[other].device:
+            raise LayoutError(
+                f"`{name}` and `{other}` of `out` share memory",
+                code="LP354",
+                name="outputs-overlap",
+                help="give each output storage of its own",
+            )
 
 
 def device_of(given: Given) -> torch.device:

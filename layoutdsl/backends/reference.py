@@ -38,14 +38,30 @@ def run(
     out: Mapping[str, torch.Tensor] | None = None,
     report: list[Lost] | None = None,
 ) -> dict[str, torch.Tensor]:
-    given = buffers.inputs(plan, tensors)
+    reference = _Reference(plan, _codes(plan, tensors))
     target = buffers.allocate(plan, tensors, out)
-    codes = {info.name: [_unpack(flat, info) for flat in given[info.name]] for info in plan.inputs}
-    reference = _Reference(plan, codes)
-    reference.run(target)
+    reference.run(target, {})
     if report is not None:
         report += reference.lost()
     return target
+
+
+def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
+    """Carry out a plan that writes only some places of its outputs: all others stay as `out` has them. Elements that
+    share a place which another plan writes are compared with what stands there."""
+    reference = _Reference(plan, _codes(plan, tensors))
+    target = buffers.allocate(plan, tensors, out)
+    standing: Codes = {}
+    for program in plan.programs:
+        info = plan.output[program.output]
+        flats = buffers.experts_of(info, target[info.name], plan.experts[2] or 1)
+        standing[info.name] = [_unpack(flat, info) for flat in flats]
+    reference.run(target, standing)
+
+
+def _codes(plan: Plan, tensors: buffers.Given) -> Codes:
+    given = buffers.inputs(plan, tensors)
+    return {info.name: [_unpack(flat, info) for flat in given[info.name]] for info in plan.inputs}
 
 
 def _unpack(flat: torch.Tensor, info: TensorInfo) -> list[int]:
@@ -113,7 +129,8 @@ class _Reference:
         self.lossy = {name for name, _ in plan.losses}
         self.vanished: dict[tuple[str, int], list[bool]] = {}
 
-    def run(self, target: dict[str, torch.Tensor]) -> None:
+    def run(self, target: dict[str, torch.Tensor], standing: Codes) -> None:
+        """`standing`: the codes in which a program writes its own; zeros where it says none."""
         count = self.plan.experts[2] or 1
         for check in self.plan.checks:
             for expert in range(count if self.plan.input[check.tensor].experts else 1):
@@ -124,7 +141,8 @@ class _Reference:
         for program in self.plan.programs:
             info = self.plan.output[program.output]
             copies = 1 if info.shared or not info.experts else count
-            done[program.output] = [self._program(program, info, expert) for expert in range(copies)]
+            begun = standing.get(info.name) or [[0] * info.codes for _ in range(copies)]
+            done[program.output] = [self._program(program, info, expert, begun[expert]) for expert in range(copies)]
         for source, output in self.plan.passed:
             info = self.plan.output[output]
             experts = range(count if info.experts else 1)
@@ -148,10 +166,9 @@ class _Reference:
 
     # programs ---------------------------------------------------------------------------------------------------------
 
-    def _program(self, program: Program, info: TensorInfo, expert: int) -> list[int]:
+    def _program(self, program: Program, info: TensorInfo, expert: int, target: list[int]) -> list[int]:
         if program.recode.name == "shape":
             return list(program.values)
-        target = [0] * info.codes
         operands = {operand.role: self._read(program, operand, info, expert) for operand in program.operands}
         if program.fill is not None:
             for point, code in self._elements(program.fill.sources, program.fill.moves, expert):

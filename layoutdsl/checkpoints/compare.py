@@ -18,7 +18,7 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends.places import place
-from layoutdsl.backends.torch_recodes import STORED, signed
+from layoutdsl.backends.torch.recodes import STORED, signed
 from layoutdsl.checkpoints.losses import Recoded
 from layoutdsl.checkpoints.sides import Part, Sides
 from layoutdsl.decode import SCALES, Pad, padding

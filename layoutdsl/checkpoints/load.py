@@ -80,6 +80,7 @@ def planned(
     from layoutdsl import backends
 
     backends.load(backend)  # says what is missing, where torch is
+    backends.device(backend, str(device))
     _check_device(device)
     from layoutdsl.checkpoints.opening import opened
     from layoutdsl.checkpoints.planning import Planner, every_rank, kernels_asked, one_rank

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from layoutdsl import recodes
-from layoutdsl.backends.torch_recodes import STORED, signed, twin
+from layoutdsl.backends.torch.recodes import STORED, signed, twin
 from layoutdsl.checkpoints.sides import Sides
 from layoutdsl.codes import Unrepresentable
 from layoutdsl.decode import SCALES, Plane, Window, numbers, product

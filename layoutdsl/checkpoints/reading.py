@@ -25,7 +25,7 @@ from layoutdsl.checkpoints.planning import Planner
 from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan, TensorInfo
-from layoutdsl.reads import Span, split
+from layoutdsl.spans import Span, split
 
 GAP = 4096
 """Bytes between two ranges up to which both are read in one go: a disk reads no less than a page."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from layoutdsl.backends import scratch
+from layoutdsl.backends import device, scratch
 from layoutdsl.checkpoints.binding import Job, Work
 from layoutdsl.checkpoints.folder import Entry, Folder, read_tensor
 from layoutdsl.checkpoints.opening import Opened
@@ -103,13 +103,12 @@ class Conversion:
         """One unit on one rank: its tensors by their names in the output. `lost` is told which values became 0."""
         give_back()
         try:
-            given = read(source, job)
-            if self.device != "cpu":
-                given = {name: _to(tensor, self.device) for name, tensor in given.items()}
+            place = device(self.backend, self.device)
+            given = {name: _to(tensor, place) for name, tensor in read(source, job).items()}
             found = source.plan.run(given, backend=self.backend, report=lost)
         except LayoutError as error:
             raise within(job, error) from None
-        return {output_name(job, name): tensor for name, tensor in found.items()}
+        return {output_name(job, name): tensor.to(self.device) for name, tensor in found.items()}
 
 
 def _to(given: Given, device: str) -> Given:

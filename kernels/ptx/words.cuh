@@ -1,0 +1,38 @@
+// Operations on words, and conversions of floats, on a GPU.
+#pragma once
+
+namespace ld {
+
+LD_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) {
+    u32 result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
+    return result;
+}
+
+template <int table> LD_DEVICE u32 lop3(u32 a, u32 b, u32 c) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(result) : "r"(a), "r"(b), "r"(c), "n"(table));
+    return result;
+}
+
+LD_DEVICE u16 float_to_half(float value) {
+    u16 result;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
+    return result;
+}
+
+LD_DEVICE float half_to_float(u16 value) {
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value));
+    return result;
+}
+
+LD_DEVICE u16 float_to_bfloat16(float value) {
+    u16 result;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
+    return result;
+}
+
+LD_DEVICE float bfloat16_to_float(u16 value) { return __uint_as_float(static_cast<u32>(value) << 16); }
+
+}  // namespace ld

@@ -1,0 +1,310 @@
+"""Vectors of 256 bits for the kernels of the cpu backend: blocks of them are read, their codes change places, they are
+written.
+
+Numba has no type for them, and what its compiler makes of loops over words is some times slower. LLVM turns them into
+what the processor has: one register with AVX2, two with SSE or NEON. A block is a tuple of vectors; what `exchange`,
+`merge`, `arrange` and `swap` do to the places of its codes is said in routes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+BITS = 256
+LANES = BITS // 64
+LANE = 128
+
+
+class Vector(types.Type):
+    """The type of a vector in numba."""
+
+    def __init__(self) -> None:
+        super().__init__(name="layoutdsl_vector")
+
+
+vector = Vector()
+LLVM = ir.VectorType(ir.IntType(64), LANES)
+INT, LONG = ir.IntType(32), ir.IntType(64)
+
+
+@register_model(Vector)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any):
+        super().__init__(manager, kind, LLVM)
+
+
+def many(count: int) -> Any:
+    """The type of a block of so many vectors."""
+    return types.UniTuple(vector, count)
+
+
+def parts(builder: Any, value: Any) -> list[Any]:
+    """What a tuple has in it."""
+    return [builder.extract_value(value, at) for at in range(value.type.count)]
+
+
+def filled(kind: Any, value: int | float) -> Any:
+    """A vector of one number."""
+    return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
+
+
+def lanes(width: int) -> Any:
+    return ir.VectorType(ir.IntType(width), BITS // width)
+
+
+def shuffled(builder: Any, a: Any, b: Any, places: Sequence[int]) -> Any:
+    kind = ir.VectorType(INT, len(places))
+    return builder.shuffle_vector(a, b, ir.Constant(kind, [ir.Constant(INT, place) for place in places]))
+
+
+def splat(builder: Any, value: Any, count: int) -> Any:
+    """A vector of one value."""
+    empty = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    one = builder.insert_element(empty, value, ir.Constant(INT, 0))
+    return shuffled(builder, one, empty, [0] * count)
+
+
+# addresses ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Which addresses of a row and of a column lead to the pieces of vectors: the number of a piece is 2^pieces times
+    that of its vector, and more; its bits `rows` count through the row's addresses, `columns` through the column's."""
+
+    vectors: int
+    pieces: int
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def of(self, vector: int) -> Iterator[tuple[int, int]]:
+        for piece in range(1 << self.pieces):
+            number = vector << self.pieces | piece
+            row, column = (
+                sum((number >> bit & 1) << at for at, bit in enumerate(side)) for side in (self.rows, self.columns)
+            )
+            yield row, column
+
+
+@intrinsic(prefer_literal=True)
+def entries(_typing: Any, table: Any, index: Any, count: Any, base: Any) -> Any:
+    """So many int64 of a table, those of one row or column, each added to a base."""
+    number = count.literal_value
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], LONG.as_pointer())
+        first = builder.mul(args[1], ir.Constant(LONG, number))
+        places = (builder.gep(pointer, [builder.add(first, ir.Constant(LONG, at))]) for at in range(number))
+        return context.make_tuple(builder, sig.return_type, [builder.add(builder.load(at), args[3]) for at in places])
+
+    return types.UniTuple(types.int64, number)(types.int64, types.int64, count, types.int64), generate
+
+
+@intrinsic
+def through(_typing: Any, order: Any, places: Any) -> Any:
+    """The entries of an order at some places."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], LONG.as_pointer())
+        found = [builder.load(builder.gep(pointer, [place])) for place in parts(builder, args[1])]
+        return context.make_tuple(builder, sig.return_type, found)
+
+    return places(types.int64, places), generate
+
+
+def added(builder: Any, sides: Sides, rows: Any, columns: Any) -> list[list[Any]]:
+    """The addresses of each vector's pieces."""
+    row, column = parts(builder, rows), parts(builder, columns)
+    return [[builder.add(row[a], column[b]) for a, b in sides.of(vector)] for vector in range(sides.vectors)]
+
+
+# loads and stores -----------------------------------------------------------------------------------------------------
+
+
+def gathered(builder: Any, places: Sequence[Any], kind: Any) -> Any:
+    """A vector of some LLVM type, loaded in pieces from addresses that need no alignment."""
+    if len(places) == 1:
+        return builder.load(builder.inttoptr(places[0], kind.as_pointer()), align=1)
+    piece = ir.IntType(kind.count * kind.element.width // len(places))
+    found = ir.Constant(ir.VectorType(piece, len(places)), ir.Undefined)
+    for at, place in enumerate(places):
+        one = builder.load(builder.inttoptr(place, piece.as_pointer()), align=1)
+        found = builder.insert_element(found, one, ir.Constant(INT, at))
+    return builder.bitcast(found, kind)
+
+
+def reading(vectors: int, pieces: int, rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
+    """A function that reads a block from the addresses of a row and a column."""
+    sides = Sides(vectors, pieces, rows, columns)
+
+    @intrinsic
+    def read(_typing: Any, row: Any, column: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            made = [gathered(builder, places, LLVM) for places in added(builder, sides, *args)]
+            return context.make_tuple(builder, sig.return_type, made)
+
+        return many(vectors)(row, column), generate
+
+    return read
+
+
+def writing(vectors: int, pieces: int, rows: tuple[int, ...], columns: tuple[int, ...], line: int = -1) -> Any:
+    """A function that writes a block to the addresses of a row and a column: vectors that differ in the digit `line` of
+    their number one after the other, since they make a line of the cache."""
+    sides = Sides(vectors, pieces, rows, columns)
+    apart = 0 if line < 0 else 1 << line
+    order = sorted(range(vectors), key=lambda at: (at & ~apart, at))
+
+    @intrinsic
+    def write(_typing: Any, row: Any, column: Any, block: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            piece = ir.IntType(BITS >> pieces)
+            places, values = added(builder, sides, *args[:2]), parts(builder, args[2])
+            for at in order:
+                split = builder.bitcast(values[at], ir.VectorType(piece, 1 << pieces)) if pieces else values[at]
+                for number, place in enumerate(places[at]):
+                    one = builder.extract_element(split, ir.Constant(INT, number)) if pieces else split
+                    builder.store(one, builder.inttoptr(place, one.type.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(row, column, block), generate
+
+    return write
+
+
+def streaming(vectors: int, pieces: int, rows: tuple[int, ...], columns: tuple[int, ...], line: int = -1) -> Any:
+    """The same past the caches, whole vectors at addresses that are multiples of 32."""
+    sides = Sides(vectors, pieces, rows, columns)
+    apart = 0 if line < 0 else 1 << line
+    order = sorted(range(vectors), key=lambda at: (at & ~apart, at))
+
+    @intrinsic
+    def stream(_typing: Any, row: Any, column: Any, block: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            note = builder.module.add_metadata([ir.Constant(INT, 1)])
+            places, values = added(builder, sides, *args[:2]), parts(builder, args[2])
+            for at in order:
+                pointer = builder.inttoptr(places[at][0], LLVM.as_pointer())
+                builder.store(values[at], pointer, align=BITS // 8).set_metadata("nontemporal", note)
+            return context.get_dummy_value()
+
+        return types.void(row, column, block), generate
+
+    return stream
+
+
+@intrinsic
+def settle(_typing: Any) -> Any:
+    """All stores before are seen by other threads."""
+
+    def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+# codes that change places ---------------------------------------------------------------------------------------------
+
+
+def shifted(builder: Any, value: Any, by: int) -> Any:
+    amount = filled(LLVM, abs(by))
+    return builder.shl(value, amount) if by > 0 else builder.lshr(value, amount)
+
+
+def halved(builder: Any, value: Any) -> Any:
+    """The lower four bits of all bytes."""
+    return builder.and_(value, filled(LLVM, 0x0F0F0F0F0F0F0F0F))
+
+
+def _nibbles(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """The lower nibbles of a and b in each byte, and the upper ones."""
+    differ = halved(builder, builder.xor(shifted(builder, a, -4), b))
+    return builder.xor(a, shifted(builder, differ, 4)), builder.xor(b, differ)
+
+
+def _placed(builder: Any, width: int, a: Any, b: Any, places: Sequence[int]) -> Any:
+    """Codes of that width, of two vectors, by their places."""
+    kind = lanes(width)
+    return builder.bitcast(shuffled(builder, builder.bitcast(a, kind), builder.bitcast(b, kind), places), LLVM)
+
+
+def _exchanged(builder: Any, width: int, a: Any, b: Any) -> tuple[Any, Any]:
+    if width < 8:
+        return _nibbles(builder, a, b)
+    count = BITS // width
+    low = [at if at % 2 == 0 else count + at - 1 for at in range(count)]
+    return _placed(builder, width, a, b, low), _placed(builder, width, a, b, [at + 1 for at in low])
+
+
+def _merged(builder: Any, width: int, a: Any, b: Any) -> tuple[Any, Any]:
+    half = LANE // width // 2
+    low = [lane + at // 2 + 4 * half * (at % 2) for lane in (0, 2 * half) for at in range(2 * half)]
+    return _placed(builder, width, a, b, low), _placed(builder, width, a, b, [at + half for at in low])
+
+
+def _pairwise(function: Any) -> Any:
+    """An operation on a digit of the place, of some width, and one of the vectors' number."""
+
+    @intrinsic(prefer_literal=True)
+    def paired(_typing: Any, block: Any, width: Any, digit: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            made, bit = parts(builder, args[0]), 1 << digit.literal_value
+            for at in range(len(made)):
+                if not at & bit:
+                    made[at], made[at | bit] = function(builder, width.literal_value, made[at], made[at | bit])
+            return context.make_tuple(builder, sig.return_type, made)
+
+        return block(block, width, digit), generate
+
+    return paired
+
+
+exchange, merge = _pairwise(_exchanged), _pairwise(_merged)
+
+
+@intrinsic(prefer_literal=True)
+def swap(_typing: Any, block: Any, first: Any, second: Any) -> Any:
+    """Exchange two digits of the place, given by their widths."""
+    least, most = sorted((first.literal_value, second.literal_value))
+    width = max(least, 8)
+    count, other = BITS // width, most // width
+
+    def swapped(builder: Any, value: Any) -> Any:
+        if least >= 8:
+            places = [at ^ (1 | other) if bool(at & 1) != bool(at & other) else at for at in range(count)]
+            return _placed(builder, width, value, value, places)
+        partner = _placed(builder, 8, value, value, [at ^ other for at in range(count)])
+        low, _ = _nibbles(builder, value, partner)
+        _, high = _nibbles(builder, partner, value)
+        return _placed(builder, 8, low, high, [at + count * bool(at & other) for at in range(count)])
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        made = [swapped(builder, value) for value in parts(builder, args[0])]
+        return context.make_tuple(builder, sig.return_type, made)
+
+    return block(block, first, second), generate
+
+
+def arranging(width: int, order: tuple[int, ...]) -> Any:
+    """A function that arranges the digits of the place in a lane, from that width on: for each, which of them it
+    was."""
+    count = 1 << len(order)
+    places = [sum((at >> to & 1) << of for to, of in enumerate(order)) for at in range(count)]
+
+    @intrinsic
+    def arrange(_typing: Any, block: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            both = [lane + at for lane in (0, count) for at in places]
+            made = [_placed(builder, width, value, value, both) for value in parts(builder, args[0])]
+            return context.make_tuple(builder, sig.return_type, made)
+
+        return block(block), generate
+
+    return arrange

@@ -1,0 +1,223 @@
+"""Source tensors applied to existing storage as they arrive, in any order: the same bytes as one full run.
+
+The ledger (ledger.py) says which steps of the plan a tensor makes possible; these are put together to as few partial
+plans as differ among the experts, and a backend's `amend` carries them out. What spans experts is in reduced.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+
+from layoutdsl.backends import amend, buffers
+from layoutdsl.backends.update.pieces import Given, Pieces, inputs, inputs_of_some, pieces
+from layoutdsl.backends.update.reduced import Spanning, Tops
+from layoutdsl.errors import LayoutError
+from layoutdsl.ledger import Job, Ledger, Pending, Piece, is_apart
+from layoutdsl.partial import of_some, partial
+from layoutdsl.plan import Plan
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What came of an update: the outputs into which something was written, and what is held of what was given."""
+
+    written: tuple[str, ...]
+    pending: tuple[Pending, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Steps for some of the rank's experts, all by number: what one partial plan carries out."""
+
+    steps: frozenset[int]
+    slots: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Steps for some experts, by their numbers in the source: their tensors, and the storage that they write into.
+    plan: the partial plan, which is the same for all experts, so that backends find again what they know of it."""
+
+    plan: Plan
+    steps: frozenset[int]
+    experts: Sequence[int]
+    there: Pieces
+    out: dict[str, torch.Tensor]
+
+    def apart(self) -> Work:
+        """The same into other storage."""
+        return replace(self, out={name: torch.empty_like(tensor) for name, tensor in self.out.items()})
+
+
+class Updates(Mapping[str, torch.Tensor]):
+    """The outputs of a plan, whose storage stays where it is, and what waits to be written into them.
+
+    A mapping from name to output tensor. Made by `Plan.updates`.
+    """
+
+    def __init__(self, plan: Plan, out: Mapping[str, torch.Tensor] | None, backend: str):
+        self.plan, self.backend = plan, backend
+        self._out = buffers.allocate(plan, {}, out)
+        self._ledger = Ledger(plan)
+        self._held: Pieces = {}
+        reductions = {reduction.name: reduction for reduction in plan.reductions}
+        self._plans: dict[tuple[frozenset[int], int], Plan] = {}
+        self._spanning = {
+            at: Spanning(plan, reductions[step.spans], step) for at, step in enumerate(self._ledger.steps) if step.spans
+        }
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._out[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._out)
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    @property
+    def pending(self) -> tuple[Pending, ...]:
+        """What is held, since what it leads to cannot be written yet, and what each piece waits for."""
+        return self._ledger.pending
+
+    @property
+    def missing(self) -> tuple[Piece, ...]:
+        """What has not been given yet. Once nothing is missing or pending, the outputs are those of a full run."""
+        return self._ledger.missing
+
+    def update(self, name: str, tensor: Given, *, expert: int | None = None) -> Applied:
+        """Apply a source tensor, or that of one expert, counted as in the checkpoint; see `Plan.update`. What cannot be
+        applied yet is copied and held."""
+        return self._apply(pieces(self.plan, name, tensor, expert))
+
+    def alone(self, name: str, tensor: Given, *, expert: int | None = None) -> Applied:
+        """The same, refused where something would have to be held."""
+        new = pieces(self.plan, name, tensor, expert)
+        trial = Ledger(self.plan)
+        ready = trial.ready(new.keys())
+        alone = [job for job in ready if job.step not in self._spanning or len(_slots(job.step, ready)) == trial.slots]
+        trial.note(new.keys(), alone)
+        if trial.pending:
+            raise LayoutError(
+                f"it cannot be applied alone: {trial.pending[0]}",
+                code="LP350",
+                name="not-alone",
+                help="give them to `updates = plan.updates(out)`, in any order: it holds each until it can be applied",
+            )
+        return self._apply(new)
+
+    # how it is applied ------------------------------------------------------------------------------------------------
+
+    def _apply(self, new: Pieces) -> Applied:
+        there, ready = self._held | new, self._ledger.ready(new.keys())
+        seen, whole, alone = self._reduce(ready, there)
+        batches = _batches([job for job in ready if job.step not in self._spanning], whole, self._ledger.slots)
+        works = [self._in_place(batch, there) for batch in batches]
+        beside = {step: self._beside_witness(step, slots, there) for step, slots in alone.items()}
+        # What one of them refuses is refused before the first one writes.
+        for work in (*beside.values(), *(work.apart() for work in works[1:]), *works):
+            self._carry_out(work)
+        for step, work in beside.items():
+            self._take(alone[step], work)
+        batches += [Batch(frozenset({step}), slots) for step, slots in alone.items()]
+        self._note(new, batches, seen, there)
+        written = {name for work in (*works, *beside.values()) for name in work.out}
+        return Applied(tuple(name for name in self if name in written), self._ledger.pending_of(new.keys()))
+
+    def _reduce(self, ready: Sequence[Job], there: Pieces) -> tuple[dict[int, Tops], set[int], dict[int, list[int]]]:
+        """Of the steps that span experts: what each has seen, those to be done for all, and those for some experts."""
+        seen: dict[int, Tops] = {}
+        whole: set[int] = set()
+        alone: dict[int, list[int]] = {}
+        for step, spanning in self._spanning.items():
+            slots = _slots(step, ready)
+            if not slots:
+                continue
+            seen[step] = spanning.look(slots, there)
+            if len(slots if spanning.witness else seen[step]) == self._ledger.slots:
+                whole.add(step)
+            elif spanning.witness:
+                spanning.check(slots, seen[step])
+                alone[step] = slots
+        return seen, whole, alone
+
+    def _note(self, new: Pieces, batches: Sequence[Batch], seen: Mapping[int, Tops], there: Pieces) -> None:
+        """All of that has been carried out."""
+        jobs = [job for batch in batches for job in self._ledger.jobs(batch.slots) if job.step in batch.steps]
+        self._ledger.note(new.keys(), jobs)
+        for step, tops in seen.items():
+            self._spanning[step].note(_slots(step, jobs), tops, there)
+        self._held = {
+            piece: new[piece].detach().clone() if piece in new else self._held[piece] for piece in self._ledger.held
+        }
+
+    def _carry_out(self, work: Work) -> None:
+        try:
+            amend(self.backend, work.plan, inputs_of_some(work.plan, work.experts, work.there), work.out)
+        except LayoutError:
+            # Its experts are 0, 1 and so on; the same plan with their own numbers tells which one is refused.
+            plan = self._partial(work.steps, work.experts)
+            amend(self.backend, plan, inputs(plan, work.there), work.out)
+            raise
+
+    def _in_place(self, batch: Batch, there: Pieces) -> Work:
+        """A batch of neighbours, into the storage."""
+        plan = self._plan(batch.steps, len(batch.slots))
+        first, end = batch.slots[0], batch.slots[-1] + 1
+        out = {
+            info.name: self._rows(info.name)[first:end] if is_apart(info) else self[info.name] for info in plan.outputs
+        }
+        return Work(plan, batch.steps, [self.plan.source_experts[slot] for slot in batch.slots], there, out)
+
+    def _beside_witness(self, step: int, slots: Sequence[int], there: Pieces) -> Work:
+        """A step of some experts and the witness, into storage of its own."""
+        other, witness = self._spanning[step].beside(slots)
+        experts = [*(self.plan.source_experts[slot] for slot in slots), other]
+        plan = self._plan(frozenset({step}), len(experts))
+        out = {info.name: self[info.name].new_empty(info.full_shape) for info in plan.outputs}
+        return Work(plan, frozenset({step}), experts, witness | there, out)
+
+    def _plan(self, numbers: frozenset[int], count: int) -> Plan:
+        """The partial plan of these steps for so many experts, made once."""
+        if (numbers, count) not in self._plans:
+            self._plans[numbers, count] = of_some(self._partial(numbers, range(count)), count)
+        return self._plans[numbers, count]
+
+    def _partial(self, numbers: frozenset[int], experts: Sequence[int]) -> Plan:
+        return partial(self.plan, [self._ledger.steps[at] for at in numbers], experts)
+
+    def _take(self, slots: Sequence[int], work: Work) -> None:
+        """Bring the experts from storage of their own to their places."""
+        for info in work.plan.outputs:
+            made = work.out[info.name]
+            if is_apart(info):
+                for slot, row in zip(slots, made):
+                    self._rows(info.name)[slot].copy_(row)
+            else:
+                self[info.name].copy_(made.view(self[info.name].shape))
+
+    def _rows(self, name: str) -> torch.Tensor:
+        """An output with the rank's experts along its first dimension."""
+        return self[name].view(self.plan.output[name].full_shape)
+
+
+def _slots(step: int, jobs: Sequence[Job]) -> list[int]:
+    """The experts that a step is done for."""
+    return [job.slot for job in jobs if job.step == step]
+
+
+def _batches(jobs: Sequence[Job], whole: set[int], slots: int) -> list[Batch]:
+    """Jobs put together for neighbours, and steps for all experts; the batch of most experts first."""
+    steps: dict[int, frozenset[int]] = {}
+    for job in jobs:
+        steps[job.slot] = steps.get(job.slot, frozenset()) | {job.step}
+    found = {range(slots): frozenset(whole)} if whole else {}
+    for _, group in groupby(enumerate(sorted(steps)), key=lambda one: (one[1] - one[0], steps[one[1]])):
+        alike = [slot for _, slot in group]
+        run = range(alike[0], alike[-1] + 1)
+        found[run] = found.get(run, frozenset()) | steps[run[0]]
+    return [Batch(found[run], run) for run in sorted(found, key=len, reverse=True)]

@@ -1,0 +1,206 @@
+"""scripts/gpu_check without a GPU: its comparisons on the host backend, and that it sees what is wrong and goes on."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+from plans import inputs_of, plan_named
+
+pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
+
+from layoutdsl.backends.host import build as host_build
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "scripts" / "gpu_check"
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module, and its folder in reach for the checks."""
+    sys.path.insert(0, str(SCRIPT))
+    spec = spec_from_file_location("gpu_check", SCRIPT / "__main__.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(SCRIPT))
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    try:
+        host_build.compiler()
+    except host_build.LayoutError as error:
+        pytest.skip(error.message)
+
+
+def run(*argv: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, SCRIPT, *argv], cwd=ROOT, capture_output=True, text=True)
+
+
+# --- the script -------------------------------------------------------------------------------------------------------
+
+
+def test_table_and_json(tmp_path, compiler):
+    done = run("--host", "--json", str(tmp_path / "found.json"), "installed", "primitives", "graphs", "bandwidth")
+    found = json.loads((tmp_path / "found.json").read_text())
+    rows = {(row["check"], row["name"]): row["result"] for row in found["rows"]}
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rows["installed", "NVRTC"] == rows["primitives", "ldmatrix"] == "passed"
+    assert rows["graphs", "capture and replay"] == rows["bandwidth", "over a device copy"] == "not available"
+    assert sum(check == "primitives" for check, _ in rows) > 15
+    assert len(done.stdout.splitlines()) == 4 + len(rows)
+    assert re.search(r"^\| primitives \| ldmatrix \| passed \| \d+ bytes \| +[\d.]+ \|$", done.stdout, flags=re.M)
+
+
+def test_no_gpu():
+    from layoutdsl import LayoutError
+    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+
+    try:
+        cuda_toolkit.gpus()
+    except LayoutError as error:
+        done = run()
+        assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", str(error))
+    else:
+        pytest.skip("there is a GPU")
+
+
+def test_unknown_check():
+    done = run("primitive")
+    assert done.returncode == 2 and "no check is called primitive; there are installed, primitives" in done.stderr
+
+
+def test_a_check_that_hangs_is_stopped(script, monkeypatch):
+    monkeypatch.setitem(script.LIMITS, "recorded", 0.3)
+    (row,) = script.apart("recorded", "cuda")
+    assert (row.name, row.result, row.said) == ("as a whole", "failed", "not done after 0.3 s")
+
+
+def test_a_check_that_breaks_fails(script, monkeypatch):
+    monkeypatch.setitem(script.LIMITS, "nothing", 60)
+    (row,) = script.apart("nothing", "host")
+    assert row.result == "failed" and "invalid choice: 'nothing'" in row.said
+
+
+def test_every_check_is_a_module_and_all_end_in_four_minutes(script):
+    assert sum(script.LIMITS.values()) < 235
+    for name in script.LIMITS:
+        assert "def check(backend: str) -> Iterator[Row]:" in (SCRIPT / f"{name}.py").read_text()
+
+
+def test_wheels_are_of_pinned_versions(script):
+    import wheels
+
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert set(wheels.NAMES) <= pinned
+
+
+def test_wheels_are_put_first(script, monkeypatch, tmp_path):
+    import wheels
+
+    path = list(sys.path)
+    monkeypatch.setattr(sys, "path", path)
+    monkeypatch.setattr(wheels, "WHEELS", tmp_path / "wheels")
+    monkeypatch.setattr(wheels, "SITE", tmp_path / "site")
+    wheels.unpack()
+    assert not (tmp_path / "site").exists()
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "site").mkdir()
+    wheels.unpack()
+    assert path[0] == str(tmp_path / "site")
+
+
+def test_a_bar_in_a_cell(script):
+    from rows import PASSED, Machine, Row, as_table
+
+    table = as_table(Machine("a", "b", "c"), [Row("x", "y|z", PASSED, "two\nlines", 1.25)])
+    assert table.splitlines() == [
+        "a; b; commit c",
+        "",
+        "| check | of | result |  | seconds |",
+        "| --- | --- | --- | --- | ---: |",
+        "| x | y\\|z | passed | two lines | 1.2 |",
+    ]
+
+
+# --- the comparisons --------------------------------------------------------------------------------------------------
+
+
+def test_a_primitive_that_is_wrong_is_seen(script, compiler, monkeypatch):
+    import primitives
+
+    once = primitives.on_host("lop3", primitives.given("lop3"), primitives.host_launch.Schedule())
+    once[1000] ^= 1
+    right = primitives.on_host
+    monkeypatch.setattr(primitives, "on_host", lambda name, read, schedule: (
+        once if schedule.order == "random" else right(name, read, schedule)))
+    assert primitives.held("lop3", "host") == ("failed", "1 bytes differ, first at 1000")
+
+
+def test_sums_of_tensor_cores_are_exact(script, compiler):
+    """However a GPU adds them up: every partial sum is a whole number that a float holds."""
+    import primitives
+
+    for name in ("mma_f16", "mma_bf16", "mma_e4m3"):
+        made = primitives.on_host(name, primitives.given(name), primitives.host_launch.Schedule())
+        sums = made.view(torch.float32).reshape(-1, 16)[:, :4]
+        assert sums.abs().max() < 1 << 12 and bool((sums == sums.round()).all()) and sums.unique().numel() > 100
+
+
+@pytest.mark.parametrize("name", ["awq_fill", "gptq_act_order_split_k"])
+def test_a_plan_is_held_against_the_reference(script, compiler, name, monkeypatch):
+    import reference
+
+    plan = plan_named(name)
+    assert reference.held(plan, inputs_of(plan), "host") == ([], len(plan.outputs))
+    right = reference.outcome
+    monkeypatch.setattr(reference, "outcome", lambda work, given, **options: (
+        right(work, given, **options) if options["backend"] == "reference" else "refused"))
+    wrong, _ = reference.held(plan, inputs_of(plan), "host")
+    assert wrong == ["new tensors differ", "tensors given as `out` differ", "amended tensors differ"]
+
+
+def test_values_that_are_refused(script, compiler):
+    import reference
+
+    rows = list(reference.refused("host"))
+    assert len(rows) == 3 and {row.result for row in rows} == {"passed"}
+
+
+def test_recorded_cases(script, compiler, monkeypatch):
+    import recorded
+
+    monkeypatch.setattr(recorded, "HOST_EVERY", 90)
+    (row,) = recorded.check("host")
+    assert (row.name, row.result, row.said) == ("2 cases", "passed", "2 byte-equal")
+
+
+SUMMARY = "========= ERROR SUMMARY: 0 errors\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "result"),
+    [
+        (0, f"========= COMPUTE-SANITIZER\nthe conversions are done\n{SUMMARY}", ("passed", "ERROR SUMMARY: 0 errors")),
+        (
+            9,
+            "========= COMPUTE-SANITIZER\n========= Invalid __global__ write of size 16\n=========     at k+0x10\n",
+            ("failed", "Invalid __global__ write of size 16"),
+        ),
+        (
+            1,
+            "========= COMPUTE-SANITIZER\n========= Error: Device not supported.\n",
+            ("not available", "Error: Device not supported."),
+        ),
+        (0, "", ("not available", "ended with 0")),
+    ],
+)
+def test_what_the_sanitizer_says(script, status, said, result):
+    import sanitizer
+
+    assert sanitizer.judged(status, said) == result
