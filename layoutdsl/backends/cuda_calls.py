@@ -50,8 +50,8 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One launch of `blocks` blocks. `arguments`: numbers, and names of addresses; `sources`: the rows of their table, or
-    the tensors of tiles; `grid`: what is gone through pair by pair."""
+    """One launch of `blocks` blocks. `arguments`: numbers, and names of addresses; `sources`: the rows of their table,
+    or the tensors of tiles; `grid`: what is gone through pair by pair."""
 
     kernel: Kernel
     blocks: int
@@ -124,8 +124,8 @@ def _paired(
     n, k = grid.n.shape[1], grid.k.shape[1]
     known = {
         **numbers,
-        **{"experts": about.experts, "n_count": n, "k_count": k},
-        **{"n_per_expert": n if grid.gather_n else 0, "k_per_expert": k if grid.gather_k else 0},
+        "experts": about.experts, "n_count": n, "k_count": k,
+        "n_per_expert": n if grid.gather_n else 0, "k_per_expert": k if grid.gather_k else 0,
     }
     blocks = -(-pieces // cuda_grids.THREADS)
     return about.call(_grid_kernel(form), blocks, cuda_grids.parameters(form), known, sources, grid)
