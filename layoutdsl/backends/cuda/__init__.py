@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from layoutdsl.backends import buffers
-from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+from layoutdsl.backends.cuda import toolkit
 from layoutdsl.backends.cuda.launch import Launcher
-from layoutdsl.backends.repack import run as cuda_run
+from layoutdsl.backends.repack import run as repack_run
 from layoutdsl.backends.repack.run import scratch
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Lost, Plan
@@ -31,11 +31,11 @@ def run(
 ) -> dict[str, torch.Tensor]:
     """Runs with an `out` may be captured in a CUDA graph, once one outside has compiled and loaded its kernels. What a
     replay refuses is not told."""
-    return cuda_run.run(_launcher(tensors, out), plan, tensors, out, report)
+    return repack_run.run(_launcher(tensors, out), plan, tensors, out, report)
 
 
 def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
-    cuda_run.amend(_launcher(tensors, out), plan, tensors, out)
+    repack_run.amend(_launcher(tensors, out), plan, tensors, out)
 
 
 def device(wanted: str) -> str:
@@ -47,8 +47,8 @@ def device(wanted: str) -> str:
 @cache
 def _ready() -> None:
     """LayoutError where no kernel can run on this machine."""
-    cuda_toolkit.gpus()
-    cuda_toolkit.check_torch(torch.__version__, torch.version.cuda)
+    toolkit.gpus()
+    toolkit.check_torch(torch.__version__, torch.version.cuda)
 
 
 def _launcher(tensors: Any, out: Any) -> Launcher:

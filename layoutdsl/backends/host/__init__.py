@@ -11,7 +11,7 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends.host.launch import Launcher
-from layoutdsl.backends.repack import run as cuda_run
+from layoutdsl.backends.repack import run as repack_run
 from layoutdsl.backends.repack.run import scratch
 from layoutdsl.plan import Lost, Plan
 
@@ -24,8 +24,8 @@ def run(
     out: Mapping[str, torch.Tensor] | None = None,
     report: list[Lost] | None = None,
 ) -> dict[str, torch.Tensor]:
-    return cuda_run.run(Launcher(), plan, tensors, out, report)
+    return repack_run.run(Launcher(), plan, tensors, out, report)
 
 
 def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
-    cuda_run.amend(Launcher(), plan, tensors, out)
+    repack_run.amend(Launcher(), plan, tensors, out)
