@@ -20,7 +20,8 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
         info = plan.input[name]
         if isinstance(given, torch.Tensor) and info.experts and not info.shared:
             given = list(given.reshape(info.experts, -1))
-        found[name] = [flat(given)] if isinstance(given, torch.Tensor) else [flat(given[e]) for e in plan.source_experts]
+        one = isinstance(given, torch.Tensor)
+        found[name] = [flat(given)] if one else [flat(given[expert]) for expert in plan.source_experts]
     return found
 
 

@@ -13,8 +13,33 @@ import numpy as np
 
 from layoutdsl.backends.cpu.forms import Form, Job, Moving
 from layoutdsl.backends.cpu.turns import (
-    ACROSS, BY, COLUMNS, COLUMNS_BESIDE, COLUMNS_BY, COLUMNS_OF, COLUMNS_ORDER, COLUMNS_TO, END, HEIGHT, OF, PANEL,
-    PANEL_OF, PANEL_TO, ROWS, ROWS_BESIDE, ROWS_BY, ROWS_OF, ROWS_ORDER, ROWS_TO, SCRATCH, TILES, TO, VALUE, WIDE, WIDTH, WITH,
+    ACROSS,
+    BY,
+    COLUMNS,
+    COLUMNS_BESIDE,
+    COLUMNS_BY,
+    COLUMNS_OF,
+    COLUMNS_ORDER,
+    COLUMNS_TO,
+    END,
+    HEIGHT,
+    OF,
+    PANEL,
+    PANEL_OF,
+    PANEL_TO,
+    ROWS,
+    ROWS_BESIDE,
+    ROWS_BY,
+    ROWS_OF,
+    ROWS_ORDER,
+    ROWS_TO,
+    SCRATCH,
+    TILES,
+    TO,
+    VALUE,
+    WIDE,
+    WIDTH,
+    WITH,
 )  # fmt: skip
 
 

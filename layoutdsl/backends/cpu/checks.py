@@ -1,4 +1,4 @@
-"""What has to be known of the data before a kernel runs: whether the checks of a plan hold, and the orders of act-order.
+"""What has to be known of the data before a kernel runs: whether a plan's checks hold, and the orders of act-order.
 
 Only whether: where something does not hold, another backend says where and why. All experts at once.
 """

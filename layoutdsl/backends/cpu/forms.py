@@ -55,8 +55,10 @@ class Moving:
     """Blocks of vectors whose codes change places. down: the axis of the rows (0 is n).
 
     recode: copy, or what is done to a vector once it is read: offset of 4-bit codes, fp8_nibbles, plain_nibbles or
-    fold_sign, around 8 where there is no operand; or what its codes, of another tensor's width maybe, are read by: rule, rescale, reciprocal,
-    int16_scale or int16_steps. refuses: whether some codes that are copied are no numbers. counts: values that become 0.
+    fold_sign, around 8 where there is no operand; or what its codes, of another width maybe, are read by: rule,
+    rescale, reciprocal, int16_scale or int16_steps. refuses: whether some codes that are copied are no numbers.
+    counts: values that become 0.
+
     looks_up: whether n is found through an order. sorts: what first sorts a panel, which the blocks are taken from.
     staged: whether the panel's rows, that lie apart, are copied together before, STAGED bytes at a time.
     """
@@ -131,7 +133,8 @@ class Job:
     """A grid of blocks of one part. Which axis the rows are does not count here. source, operand: of which inputs.
     recode: what its codes become; value: what fills, or is added to a zero point. height, width: of a tile. orders: of
     the source's rows and columns, and of the operand's, with the bits of a code there, or 0 where codes are counted.
-    panel: where its vectors are sorted to, and where from; scratch: its bytes. lines: it writes whole lines of the cache, where its tensor begins with one."""
+    panel: where its vectors are sorted to, and where from; scratch: its bytes. lines: it writes whole lines of the
+    cache, where its tensor begins with one."""
 
     form: Form
     rows: Table

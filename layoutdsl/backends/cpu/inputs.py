@@ -33,8 +33,9 @@ class Source:
         if self.shared or not self.stacked:
             return [one.reshape(1, -1) for one in found]
         rows = found[0].reshape(self.info.experts, -1)
-        whole = isinstance(self.experts, range)
-        return [rows[self.experts.start : self.experts.stop]] if whole else [rows[expert][None] for expert in self.experts]
+        if isinstance(self.experts, range):
+            return [rows[self.experts.start : self.experts.stop]]
+        return [rows[expert][None] for expert in self.experts]
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from layoutdsl.backends.cpu import arithmetic, memory, recoding, rules, turns, vectors
+from layoutdsl.backends.cpu import arithmetic, digits, doubles, memory, nibbles, recoding, rules, turns, vectors
 from layoutdsl.backends.cpu.forms import Form
 from layoutdsl.backends.cpu.source import source
 
@@ -40,7 +40,7 @@ def kernel(form: Form) -> Kernel:
 @cache
 def _used() -> bytes:
     """The text of what kernels call: numba would not notice that it has changed."""
-    modules = memory, recoding, arithmetic, rules, turns, vectors
+    modules = arithmetic, digits, doubles, memory, nibbles, recoding, rules, turns, vectors
     return b"".join(Path(module.__file__ or "").read_bytes() for module in modules)
 
 

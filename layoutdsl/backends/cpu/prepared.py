@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from layoutdsl.backends.cpu.operands import Unknown
 from layoutdsl.backends.cpu.calls import Call, Layout, calls
 from layoutdsl.backends.cpu.forms import Job, Moving, Single
 from layoutdsl.backends.cpu.jobs import lower
+from layoutdsl.backends.cpu.operands import Unknown
 from layoutdsl.plan import Plan, TensorInfo
 
 
@@ -17,7 +17,8 @@ from layoutdsl.plan import Plan, TensorInfo
 class Prepared:
     """Calls by what they are for. plain: what shares no target. looks: of that, what may refuse a code. shared: writes
     of outputs some of whose elements are compared with one that shares their target (compared); compares: that.
-    largest: for each reduction. counted: codes of one expert of outputs whose values may become 0. whole: whether every output is written to its last code."""
+    largest: for each reduction. counted: codes of one expert of outputs whose values may become 0. whole: whether every
+    output is written to its last code."""
 
     layout: Layout
     plain: tuple[Call, ...]

@@ -7,8 +7,6 @@ so that the one rounding is that of the target's code.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -16,166 +14,26 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from layoutdsl.backends.cpu.doubles import Numbers, computed, infinite
 from layoutdsl.backends.cpu.rules import COUNT, EXCEPTIONS, FLAGGED, HIGH, LOW, MASK, PLUS
 from layoutdsl.backends.cpu.vectors import (
-    BITS, INT, LLVM, LONG, Sides, added, filled, gathered, halved, lanes, many, parts, shifted, shuffled, splat,
+    BITS,
+    INT,
+    LLVM,
+    LONG,
+    Sides,
+    added,
+    filled,
+    gathered,
+    lanes,
+    many,
+    parts,
+    shuffled,
+    splat,
 )  # fmt: skip
-from layoutdsl.codes import Code, code_named
+from layoutdsl.codes import code_named
 
-# 4-bit codes ----------------------------------------------------------------------------------------------------------
-
-_BYTES = lanes(8)
-
-
-@intrinsic(prefer_literal=True)
-def around_eight(_typing: Any, block: Any, recode: Any) -> Any:
-    """Codes around the zero point 8: below it, 15 minus the code is all bits but the topmost turned around."""
-    ones = filled(LLVM, 0x1111111111111111)
-
-    def recoded(builder: Any, value: Any) -> Any:
-        turns = builder.and_(shifted(builder, value, -3), ones)
-        if recode.literal_value == "fp8_nibbles":
-            turns = builder.xor(turns, ones)
-        turns = builder.or_(turns, builder.or_(shifted(builder, turns, 1), shifted(builder, turns, 2)))
-        return builder.xor(value, builder.xor(turns, filled(LLVM, 0x8888888888888888 - (1 << 64))))
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return context.make_tuple(builder, sig.return_type, [recoded(builder, one) for one in parts(builder, args[0])])
-
-    return block(block, recode), generate
-
-
-@intrinsic
-def raised(_typing: Any, block: Any, by: Any, refused: Any) -> Any:
-    """Codes with a number added; and not 0 where one does not fit, now or before."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        number, bad, made = splat(builder, builder.trunc(args[1], ir.IntType(8)), BITS // 8), filled(_BYTES, 0), []
-        for value in parts(builder, args[0]):
-            halves = []
-            for shift in (0, -4):
-                codes = builder.bitcast(halved(builder, shifted(builder, value, shift)), _BYTES)
-                codes = builder.add(codes, number)
-                bad = builder.or_(bad, builder.and_(codes, filled(_BYTES, 0xF0)))
-                halves.append(builder.bitcast(codes, LLVM))
-            made.append(builder.or_(halves[0], shifted(builder, halves[1], 4)))
-        whole = builder.bitcast(bad, ir.IntType(BITS))
-        seen = builder.zext(builder.icmp_unsigned("!=", whole, ir.Constant(whole.type, 0)), LONG)
-        block = context.make_tuple(builder, sig.return_type[0], made)
-        return context.make_tuple(builder, sig.return_type, [block, builder.or_(args[2], seen)])
-
-    return types.Tuple((block, types.int64))(block, types.int64, types.int64), generate
-
-
-def beside(
-    recode: str, bits: int, width: int, steps: tuple[int, ...], *, odd: bool, rows: tuple[int, ...],
-    columns: tuple[int, ...], vectors: int,
-) -> Any:  # fmt: skip
-    """A function that recodes a block by codes of a second tensor, of 4 or 8 bits, at the addresses of a row and a
-    column; `width` bits are read at a time. `steps` says which of a word's codes stands beside each digit of the place;
-    those below 0 lead to other words. odd: addresses are in codes, and the first may be inside of a byte."""
-    far = sum(step < 0 for step in steps)
-    sides = Sides(vectors, far, rows, columns)
-    recoders = {"fp8_nibbles": _fp8, "plain_nibbles": _plain}
-
-    @intrinsic
-    def recoded(_typing: Any, block: Any, row: Any, column: Any, base: Any, plus: Any) -> Any:
-        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            known: dict[tuple[tuple[int, int], ...], tuple[Any, Any]] = {}
-            words = added(builder, sides, *args[1:3])
-            raised = splat(builder, builder.trunc(args[4], ir.IntType(8)), BITS // 8)
-            made = []
-            for at, value in enumerate(parts(builder, args[0])):
-                key = tuple(sides.of(at))
-                if key not in known:
-                    known[key] = found(builder, words[at], args[3], raised)
-                function = recoders.get(recode)
-                made.append(_signed(builder, value, *known[key]) if function is None
-                            else _around(builder, value, known[key], function))  # fmt: skip
-            return context.make_tuple(builder, sig.return_type, made)
-
-        def found(builder: Any, words: Sequence[Any], base: Any, raised: Any) -> tuple[Any, Any]:
-            """Bytes beside the even and the odd codes of a vector."""
-            if width == BITS:
-                whole = gathered(builder, words, LLVM)
-                both = [builder.bitcast(halved(builder, shifted(builder, whole, by)), _BYTES) for by in (0, -4)]
-            else:
-                both = [filled(_BYTES, 0)] * 2
-                for number, place in enumerate(words):
-                    word = _word(builder, place, base, width, odd=odd)
-                    more = _spread(builder, word, bits, steps, number, signs=recode == "fold_sign")
-                    both = [builder.or_(one, other) for one, other in zip(both, more)]
-            if recode != "fold_sign":
-                both = [builder.add(one, raised) for one in both]
-            return both[0], both[1]
-
-        return block(block, row, column, base, plus), generate
-
-    return recoded
-
-
-def _word(builder: Any, place: Any, base: Any, width: int, *, odd: bool) -> Any:
-    """The codes at a place, from the lowest bit of 64 on; with `odd` it is counted in codes from the base."""
-    byte = builder.add(base, builder.lshr(place, ir.Constant(LONG, 1))) if odd else place
-    word = builder.load(builder.inttoptr(byte, ir.IntType(width).as_pointer()), align=1)
-    word = word if width == 64 else builder.zext(word, LONG)
-    if not odd:
-        return word
-    half = builder.and_(place, ir.Constant(LONG, 1))
-    return builder.lshr(word, builder.shl(half, ir.Constant(LONG, 2)))
-
-
-def _spread(
-    builder: Any, word: Any, bits: int, steps: Sequence[int], number: int, *, signs: bool
-) -> tuple[Any, Any]:
-    """The codes of a word as bytes beside the even and the odd codes of a vector, 0 beside those that another word has;
-    with `signs` 8 for a negative number of e4m3, else 0."""
-    count = 64 // bits
-    kind = ir.VectorType(ir.IntType(8), 8)
-    codes = builder.bitcast(word, kind)
-    if bits == 4:
-        pair = builder.and_(codes, filled(kind, 15)), builder.lshr(codes, filled(kind, 4))
-        codes = shuffled(builder, *pair, [at // 2 + at % 2 * 8 for at in range(16)])
-    if signs:
-        negative = builder.icmp_unsigned(">", codes, filled(kind, 0x80))
-        negative = builder.and_(negative, builder.icmp_unsigned("!=", codes, filled(kind, 0xFF)))
-        codes = builder.select(negative, filled(kind, 8), filled(kind, 0))
-    places: list[int] = []
-    for place in range(1 << len(steps)):
-        digits = [place >> at & 1 for at in range(len(steps))]
-        other = [digit for digit, step in zip(digits, steps) if step < 0]
-        mine = sum(digit << at for at, digit in enumerate(other)) == number
-        places.append(sum(digit * max(step, 0) for digit, step in zip(digits, steps)) if mine else count)
-    zeros = filled(codes.type, 0)
-    return shuffled(builder, codes, zeros, places[0::2]), shuffled(builder, codes, zeros, places[1::2])
-
-
-def _signed(builder: Any, value: Any, even: Any, odd: Any) -> Any:
-    signs = builder.or_(builder.bitcast(even, LLVM), shifted(builder, builder.bitcast(odd, LLVM), 4))
-    return builder.xor(value, signs)
-
-
-def _around(builder: Any, value: Any, zeros: Sequence[Any], moved: Callable[..., tuple[Any, Any]]) -> Any:
-    """Codes around zero points: what is not moved by its zero point is 15 less the code."""
-    made = []
-    for codes, zero in zip((value, shifted(builder, value, -4)), zeros):
-        codes = builder.bitcast(halved(builder, codes), _BYTES)
-        moves, by = moved(builder, codes, zero)
-        mirrored = builder.sub(filled(_BYTES, 15), codes)
-        made.append(builder.bitcast(builder.select(moves, by, mirrored), LLVM))
-    return builder.or_(made[0], shifted(builder, made[1], 4))
-
-
-def _fp8(builder: Any, codes: Any, zero: Any) -> tuple[Any, Any]:
-    return builder.icmp_unsigned(">=", codes, zero), builder.sub(codes, zero)
-
-
-def _plain(builder: Any, codes: Any, zero: Any) -> tuple[Any, Any]:
-    sums = builder.add(codes, zero)
-    return builder.icmp_unsigned("<", sums, filled(_BYTES, 16)), sums
-
-
-# codes that are no numbers ---------------------------------------------------------------------------------------------
+# codes that are no numbers --------------------------------------------------------------------------------------------
 
 
 @intrinsic(prefer_literal=True)
@@ -183,7 +41,7 @@ def suspects(_typing: Any, block: Any, name: Any) -> Any:
     """Not 0 where some code of a block is NaN or infinite."""
     code = code_named(name.literal_value)
     kind = lanes(code.bits)
-    least = 0x7F if code.name == "e4m3" else 0xFF if code.kind == "power" else _infinite(code)
+    least = 0x7F if code.name == "e4m3" else 0xFF if code.kind == "power" else infinite(code)
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         seen = filled(kind, 0)
@@ -197,12 +55,7 @@ def suspects(_typing: Any, block: Any, name: Any) -> Any:
     return types.int64(block, name), generate
 
 
-def _infinite(code: Code) -> int:
-    """The magnitude whose exponent is all ones."""
-    return ((1 << code.exponent) - 1) << code.mantissa
-
-
-# codes that are recoded as they are read -------------------------------------------------------------------------------
+# codes that are recoded as they are read ------------------------------------------------------------------------------
 
 
 def recoding(
@@ -229,11 +82,11 @@ def recoding(
         made.linkage = "internal"
         made.attributes.add("noinline")
         builder = ir.IRBuilder(made.append_basic_block())
-        numbers = _Numbers(builder, count)
+        numbers = Numbers(builder, count)
         if recode == "rule":
             found, bad, zero = _ruled(builder, *made.args, b.bits, shift=max(b.mantissa - a.mantissa, 0))
         else:
-            found, bad, zero = _computed(numbers, recode, made.args[0], splat(builder, made.args[1], count), a, b)
+            found, bad, zero = computed(numbers, recode, made.args[0], splat(builder, made.args[1], count), a, b)
         results = builder.bitcast(found, LLVM), numbers.any(bad), numbers.how_many(zero)
         result = ir.Constant(made.function_type.return_type, ir.Undefined)
         for at, one in enumerate(results):
@@ -297,120 +150,7 @@ def _ruled(builder: Any, codes: Any, rule: Any, bits: int, *, shift: int) -> tup
     return builder.load(made), bad, zero
 
 
-class _Numbers:
-    """Vectors of 64 bits for each code, integers and numbers."""
-
-    def __init__(self, builder: Any, count: int):
-        self.builder = builder
-        self.longs, self.doubles, self.ints = (ir.VectorType(one, count) for one in (LONG, ir.DoubleType(), INT))
-
-    def long(self, value: int) -> Any:
-        return filled(self.longs, value)
-
-    def double(self, value: float) -> Any:
-        return filled(self.doubles, value)
-
-    def bits(self, values: Any) -> Any:
-        return self.builder.bitcast(values, self.longs)
-
-    def numbers(self, words: Any) -> Any:
-        return self.builder.bitcast(words, self.doubles)
-
-    def size(self, values: Any) -> Any:
-        return self.numbers(self.builder.and_(self.bits(values), self.long((1 << 63) - 1)))
-
-    def rounded(self, values: Any) -> Any:
-        """To whole numbers, half to even."""
-        kind = ir.FunctionType(self.doubles, [self.doubles])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.rint.v{self.longs.count}f64")
-        return self.builder.call(function, [values])
-
-    def any(self, chosen: Any) -> Any:
-        mask = self._mask(chosen)
-        return self.builder.zext(self.builder.icmp_unsigned("!=", mask, mask.type(0)), LONG)
-
-    def how_many(self, chosen: Any) -> Any:
-        return self.builder.ctpop(self.builder.zext(self._mask(chosen), LONG))
-
-    def _mask(self, chosen: Any) -> Any:
-        return self.builder.bitcast(chosen, ir.IntType(self.longs.count))
-
-
-def _computed(numbers: _Numbers, recode: str, codes: Any, given: Any, a: Code, b: Code) -> tuple[Any, Any, Any]:
-    """(codes, refused, became 0)"""
-    builder = numbers.builder
-    values, bad = _decoded(numbers, builder.zext(codes, numbers.longs), a)
-    nothing = builder.fcmp_ordered("==", values, numbers.double(0.0))
-    if recode == "rescale":
-        made, no = _encoded(numbers, builder.fmul(values, given), b)
-    elif recode == "reciprocal":
-        made, no = _encoded(numbers, builder.fmul(builder.fdiv(numbers.double(1.0), values), given), b)
-    elif recode == "int16_scale":
-        made, no = _whole(numbers, builder.fdiv(builder.fmul(values, numbers.double(4096.0)), given))
-    else:
-        assert recode == "int16_steps", recode
-        step, no = _encoded(numbers, builder.fdiv(values, given), a)
-        steps, worse = _encoded(numbers, builder.fmul(_decoded(numbers, step, a)[0], numbers.double(4096.0)), a)
-        made, worst = _whole(numbers, _decoded(numbers, steps, a)[0])
-        no = builder.or_(no, builder.or_(worse, worst))
-    if recode.startswith("int16"):
-        none = builder.fcmp_ordered("==", given, numbers.double(0.0))
-        made = builder.select(none, numbers.long(0), made)
-        no = builder.and_(no, builder.not_(none))
-    zero = builder.icmp_unsigned("!=", made, made)
-    if b.name != "e8m0":  # whose code 0 is no 0
-        size = builder.and_(made, numbers.long((1 << b.bits - b.sign) - 1))
-        zero = builder.and_(builder.icmp_unsigned("==", size, numbers.long(0)), builder.not_(nothing))
-    return builder.trunc(made, ir.VectorType(ir.IntType(b.bits), codes.type.count)), builder.or_(bad, no), zero
-
-
-def _decoded(numbers: _Numbers, word: Any, code: Code) -> tuple[Any, Any]:
-    """Values, and which are none. A code's bits are those of a float64 whose exponent is off by a constant."""
-    builder = numbers.builder
-    size = builder.and_(word, numbers.long((1 << code.bits - 1) - 1))
-    sign = builder.shl(builder.and_(word, numbers.long(1 << code.bits - 1)), numbers.long(64 - code.bits))
-    near = numbers.numbers(builder.or_(builder.shl(size, numbers.long(52 - code.mantissa)), sign))
-    values = builder.fmul(near, numbers.double(math.ldexp(1.0, 1023 - code.bias)))
-    return values, builder.icmp_unsigned(">=", size, numbers.long(_infinite(code)))
-
-
-def _encoded(numbers: _Numbers, values: Any, code: Code) -> tuple[Any, Any]:
-    """Codes, half to even, and which are refused."""
-    builder, word, size = numbers.builder, numbers.bits(values), numbers.size(values)
-    if code.kind == "power":
-        made = builder.sub(builder.lshr(word, numbers.long(52)), numbers.long(1023 - 127))
-        top = numbers.long(255 if code.name == "e8m0z" else 254)
-        bad = builder.icmp_unsigned("!=", builder.and_(word, numbers.long((1 << 52) - 1)), numbers.long(0))
-        bad = builder.or_(bad, builder.icmp_unsigned(">", made, top))
-        nothing = builder.fcmp_ordered("==", values, numbers.double(0.0))
-        return builder.select(nothing, numbers.long(0), made), builder.and_(bad, builder.not_(nothing))
-    whole, least = numbers.bits(size), numbers.long((1024 - code.bias) << 52)
-    power = builder.select(builder.icmp_unsigned(">", whole, least), whole, least)
-    power = builder.and_(power, numbers.long(0x7FF << 52))
-    # What is added has the target's least step as its own, so that the sum is rounded to it, half to even.
-    raised = builder.add(power, numbers.long((52 - code.mantissa) << 52))
-    steps = builder.sub(numbers.bits(builder.fadd(size, numbers.numbers(raised))), raised)
-    above = builder.sub(builder.lshr(power, numbers.long(52)), numbers.long(1024 - code.bias))
-    made = builder.add(steps, builder.shl(above, numbers.long(code.mantissa)))
-    beyond = numbers.double(math.ldexp(1.0, math.frexp(code.top)[1]))
-    top = numbers.long(code.encode(code.top))
-    bad = builder.or_(builder.fcmp_unordered(">=", size, beyond), builder.icmp_unsigned(">", made, top))
-    sign = builder.shl(builder.lshr(word, numbers.long(63)), numbers.long(code.bits - 1))
-    return builder.or_(made, sign), bad
-
-
-def _whole(numbers: _Numbers, values: Any) -> tuple[Any, Any]:
-    """The low 16 bits of the nearest whole numbers, and which values are none."""
-    builder = numbers.builder
-    bad = builder.fcmp_unordered(">=", numbers.size(values), numbers.double(math.inf))
-    whole = numbers.rounded(values)
-    turns = numbers.rounded(builder.fmul(whole, numbers.double(2.0**-16)))
-    low = builder.fsub(whole, builder.fmul(turns, numbers.double(65536.0)))
-    low = builder.select(bad, numbers.double(0.0), low)
-    return builder.and_(builder.sext(builder.fptosi(low, numbers.ints), numbers.longs), numbers.long(0xFFFF)), bad
-
-
-# the largest of many ---------------------------------------------------------------------------------------------------
+# the largest of many --------------------------------------------------------------------------------------------------
 
 
 @intrinsic(prefer_literal=True)
@@ -419,7 +159,7 @@ def larger(_typing: Any, most: Any, place: Any, name: Any, signs: Any) -> Any:
     signs, or values, as integers in their order. What is no number does not count."""
     code, with_signs = code_named(name.literal_value), signs.literal_value
     kind = lanes(code.bits)
-    last = 0x7E if code.name == "e4m3" else _infinite(code) if code.kind == "float" and code.sign else -1
+    last = 0x7E if code.name == "e4m3" else infinite(code) if code.kind == "float" and code.sign else -1
     compare = "icmp_signed" if with_signs else "icmp_unsigned"
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:

@@ -1,10 +1,10 @@
 """Recodes of 8-bit codes as rules, which vectors follow faster than they look codes up.
 
-The definition makes a table of all codes. Nearly all of it is a straight line: codes of floats and of powers of two have
-their exponents shifted, and nothing else. What is not is listed, code by code. A rule says that of x = code & mask the
-target's code is (x << shift) + plus; 0 for an x below `low`, which a value other than 0 does not survive; that an x above
-`high` is refused; and that exceptions are what they are, `flagged` ones among them refused or lost. The shift is by how
-many bits of mantissa the target has more.
+The definition makes a table of all codes. Nearly all of it is a straight line: codes of floats and of powers of two
+have their exponents shifted, and nothing else. What is not is listed, code by code. A rule says that of x = code & mask
+the target's code is (x << shift) + plus; 0 for an x below `low`, which a value other than 0 does not survive; that an x
+above `high` is refused; and that exceptions are what they are, `flagged` ones among them refused or lost. The shift is
+by how many bits of mantissa the target has more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from layoutdsl.recodes import Recode
 
 MASK, PLUS, LOW, HIGH, COUNT, FLAGGED, EXCEPTIONS = range(7)
 """Where a rule, a list of int64, has its numbers, those of exceptions without and with flags, and from where on these
-are: a byte of the code, up to four of what is made of it, and one each, not 0, of what is refused and of what is lost."""
+are: a byte of the code, up to four of what is made of it, and one each, not 0, of what is refused and of what is
+lost."""
+
 
 @lru_cache(maxsize=256)
 def table(recode: Recode, shift: int) -> np.ndarray:

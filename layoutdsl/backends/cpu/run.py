@@ -16,12 +16,12 @@ import torch
 from layoutdsl import recodes
 from layoutdsl.backends.cpu import checks, kernels
 from layoutdsl.backends.cpu.calls import Call
-from layoutdsl.backends.cpu.text_elements import TABLES
-from layoutdsl.backends.cpu.forms import REFUSED, Filling, Largest, Moving, Single
+from layoutdsl.backends.cpu.forms import LINE, REFUSED, Filling, Largest, Moving, Single
 from layoutdsl.backends.cpu.inputs import Source, array_of, targets
 from layoutdsl.backends.cpu.prepared import Prepared, copies_of
 from layoutdsl.backends.cpu.rules import rule, table
 from layoutdsl.backends.cpu.tables import addresses, word_of
+from layoutdsl.backends.cpu.text_elements import TABLES
 from layoutdsl.backends.cpu.turns import LOOK, MODE, STORE, STREAM, VALUE
 from layoutdsl.backends.places import ANY, ratios
 from layoutdsl.codes import Unrepresentable, code_named
@@ -30,9 +30,6 @@ from layoutdsl.recodes import Recode
 
 STREAMED = 1 << 23
 """Bytes of an output that is written past the caches: it would not be there any more when it is read."""
-
-LINE = 64
-"""Bytes of a line of the cache."""
 
 
 SCALED = ("rescale", "reciprocal", "int16_undo")

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from layoutdsl.backends.cpu import text_elements, text_vectors
 from layoutdsl.backends.cpu.forms import Filling, Form, Largest, Moving, Single
 from layoutdsl.backends.cpu.jobs import lower
-from layoutdsl.codes import code_named
 from layoutdsl.plan import Plan
 
 _NUMBERS = {
@@ -45,10 +44,12 @@ _MODULES = {
     "numba": "int64|njit|uint64|uint8",
     "numpy": "empty",
     "layoutdsl.backends.cpu.memory": r"at|got|put|load(8|16|32|64)|store(8|16|32|64)",
-    "layoutdsl.backends.cpu.recoding": "around_eight|beside|larger|raised|recoding|suspects",
+    "layoutdsl.backends.cpu.digits": "arranging|exchange|merge|swap",
+    "layoutdsl.backends.cpu.nibbles": "around_eight|beside|raised",
+    "layoutdsl.backends.cpu.recoding": "larger|recoding|suspects",
     "layoutdsl.backends.cpu.arithmetic": "as_float|decoded|encoded|encoded_power|negative|whole",
     "layoutdsl.backends.cpu.turns": "[A-Z][A-Z_]+|tile",
-    "layoutdsl.backends.cpu.vectors": "arranging|entries|exchange|merge|prefetching|reading|settle|spaced|streaming|swap|through|writing",
+    "layoutdsl.backends.cpu.vectors": "entries|prefetching|reading|settle|spaced|streaming|through|writing",
 }
 """The names that kernels use, by module."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from layoutdsl.backends.cpu.forms import FAR, LINE, REFUSED, STAGED, Moving
+from layoutdsl.backends.cpu.making import READ
 from layoutdsl.backends.cpu.network import Network
 
-_READ = {"rule": "given", "rescale": "factor", "reciprocal": "factor", "int16_scale": "factor", "int16_steps": "factor"}
-"""Recodes of codes as they are read, and what they are given."""
+_READ = {recode: "given" if recode == "rule" else "factor" for recode in READ}
+"""What recodes of codes as they are read are given."""
 
 AHEAD = 16
-"""How many columns ahead the source of a panel is asked for: each is in a page of its own, which no processor expects."""
+"""How many columns ahead the source of a panel is asked for: each in a page of its own, which no processor foresees."""
 
 
 class _Sides:
@@ -72,7 +73,8 @@ def functions(form: Moving) -> Iterator[str]:
         yield f"recoded = beside({what}, {both})"
     for order in sorted({op.order for net in (network, form.sorts) if net for op in net.ops if op.kind == "arrange"}):
         yield f"arrange{''.join(map(str, order))} = arranging({max(network.bits, 8)}, {order})"
-    line = network.written[network.inside :].index(network.line) if network.line in network.written[network.inside :] else -1
+    outside = network.written[network.inside :]
+    line = outside.index(network.line) if network.line in outside else -1
     yield f"write = writing({writes}, line={line})"
     if network.writes == network.inside:
         yield f"stream = streaming({writes}, line={line})"
