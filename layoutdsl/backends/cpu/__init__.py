@@ -1,8 +1,16 @@
 """The conversion as compiled loops over packed words: one pass, nothing unpacked, all experts at once, over threads.
 
-    jobs      a plan's moves as grids of blocks: vectors whose codes change places, elements, words that fill
-    source    the text of the kernels that make them, which numba compiles and keeps on disk
-    run       one run: checks, orders, reductions, then one call for each kernel
+From a plan to kernels, in the order of imports:
+
+    axes, operands, tables   runs as tables of addresses; addresses add up over axes, so there is one for n, one for k
+    routes, network          which operations bring the digits of codes to their places in vectors
+    forms                    the kinds of kernels, and jobs, which give them their numbers
+    blocks, panels, singles  jobs for vectors, for vectors in act-order, for elements one by one
+    jobs                     a plan's moves as jobs
+    text_vectors, text_elements, source   the text of a form's kernel; `layoutdsl plan --emit cpu` prints it
+
+What kernels call: memory, arithmetic, vectors, digits, nibbles, doubles, rules, recoding, turns. One run: calls,
+prepared, kernels, inputs, checks, run.
 
 A kernel only tells that something is refused: then the torch backend is asked, which says where and why. It also takes
 what is on another device, and plans that break a law.
