@@ -11,6 +11,14 @@ LD_DEVICE Global expert_of(Global experts, i64 step, u32 expert) {
     return experts + step * expert;
 }
 
+// Where a byte of a tile stands in memory, from its first: in rows of 2^near bytes, of which those that a digit group
+// numbers are a step apart.
+LD_DEVICE i64 place_of(u32 byte, i64 near, i64 bits0, i64 row0, i64 bits1, i64 row1, i64 row2) {
+    const u32 row = byte >> near, rest = row >> bits0;
+    return (byte & ((1u << near) - 1)) + (row & ((1u << bits0) - 1)) * row0 + (rest & ((1u << bits1) - 1)) * row1 +
+           (rest >> bits1) * row2;
+}
+
 // The codes of `a` that are not under `mask`, shifted, change places with those of `b` that are.
 LD_DEVICE void exchange(u32& a, u32& b, u32 shift, u32 mask) {
     const u32 differs = (a >> shift ^ b) & mask;

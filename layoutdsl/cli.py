@@ -30,6 +30,7 @@ _BROKEN_PIPE, _INTERRUPTED, _TERMINATED = 141, 130, 143  # 128 and the signal's 
 
 _ROW = re.compile(r'\[(?:[^][{}"]|"(?:[^"\\\n]|\\.)*")*\]')
 _BREAK = re.compile(r"\n\s*")
+_EMITTED = {"cpu": "cpu", "cuda": "repack"}
 _HELP_SPECS = "a folder of your own specs, searched before the shipped ones; may be repeated"
 
 
@@ -138,7 +139,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         "the expert of each place that ranks have for one, where some experts have several: 0,1,2,3,0"))
     shown = plan.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print the plan itself, which Plan.from_json reads")
-    shown.add_argument("--emit", choices=("cpu", "cuda"), help="print the kernels that this backend makes of the plan")
+    shown.add_argument("--emit", choices=tuple(_EMITTED), help="print the kernels that this backend makes of the plan")
 
     conform = command("conform", "hold recorded cases of another engine against ours, byte for byte")
     conform.add_argument("folder", type=Path, metavar="DIR", help="folder with index.json, policy.json and the cases")
@@ -218,7 +219,7 @@ def _plan(args: Any) -> int:
         experts=args.experts_map, specs=specs,
     )
     if args.emit:
-        print(import_module(f"layoutdsl.backends.{args.emit}_source").listing(plan))
+        print(import_module(f"layoutdsl.backends.{_EMITTED[args.emit]}.source").listing(plan))
         return CLEAN
     if not args.json:
         print(plan.explain(specs=specs))

@@ -85,35 +85,30 @@ def _layers(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, int], dic
 
 
 def kernels_of(plan: Plan) -> Iterator[Kernel]:
-    """Every kernel that a plan launches, some more than once."""
-    from layoutdsl.backends.repack import lower as cuda_lower
-    from layoutdsl.backends.repack import numbers as cuda_numbers
-    from layoutdsl.backends.repack.run import ALIGNED
+    """Every kernel that a plan launches."""
+    from layoutdsl.backends.repack import numbers, source
 
-    yield cuda_numbers.numbers_kernel()
-    yield from (call.kernel for call in (*cuda_lower.reductions(plan), *cuda_lower.checks(plan)))
-    for index in range(len(plan.programs)):
-        found = cuda_lower.lowered(plan, index, ALIGNED)
-        yield from (call.kernel for call in (*found.checks, *found.writes, *found.compares))
+    yield numbers.numbers_kernel()
+    yield from source.kernels(plan)
 
 
 def compile_all(kernels: Iterable[Kernel], archs: Sequence[str]) -> list[Cubin]:
     """Each kernel for each arch, on all cores: NVRTC works beside itself in threads."""
     from layoutdsl.backends.cuda import compile as cuda_compile
-    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+    from layoutdsl.backends.cuda import toolkit
 
     cuda_compile.check_cache()
     for arch in archs:
-        cuda_toolkit.check_arch(arch)
+        toolkit.check_arch(arch)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(cuda_compile.compiled, *zip(*product(kernels, archs))))
 
 
 def _here() -> list[str]:
-    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+    from layoutdsl.backends.cuda import toolkit
 
     try:
-        return [gpu.arch for gpu in cuda_toolkit.gpus()]
+        return [gpu.arch for gpu in toolkit.gpus()]
     except LayoutError as error:
         raise LayoutError(
             f"{error.message}, so that no arch is known to compile for",

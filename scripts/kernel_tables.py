@@ -18,9 +18,8 @@ from cuda.core import Program, ProgramOptions
 
 from layoutdsl import Plan, compile_plan
 from layoutdsl.backends import kernel_sources
-from layoutdsl.backends.cuda import toolkit as cuda_toolkit
-from layoutdsl.backends.repack import numbers as cuda_numbers
-from layoutdsl.backends.repack import source as cuda_source
+from layoutdsl.backends.cuda import toolkit
+from layoutdsl.backends.repack import numbers, source
 from layoutdsl.backends.repack.lower import Kernel
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "repack-kernels.md"
@@ -56,24 +55,26 @@ class Listed:
 
 
 LISTED = (
-    Listed("GPTQ int4 to Marlin", "tile_move", "linear.weight", "gptq", "marlin_int4_a16", (("group", 128),)),
-    Listed("AWQ to Marlin", "tile_move", "linear.weight", "awq", "marlin_int4_a16", (("group", 128),)),
-    Listed("rows of k (int4) to Marlin", "tile_move", "linear.weight", "ct_int", "marlin_int4_a16", (("group", 128),)),
-    Listed("GPTQ int8 to Marlin", "tile_move", "linear.weight", "gptq", "marlin_int8_a16",
+    Listed("GPTQ int4 to Marlin", "tile", "linear.weight", "gptq", "marlin_int4_a16", (("group", 128),)),
+    Listed("AWQ to Marlin", "tile", "linear.weight", "awq", "marlin_int4_a16", (("group", 128),)),
+    Listed("rows of k (int4) to Marlin", "tile", "linear.weight", "ct_int", "marlin_int4_a16", (("group", 128),)),
+    Listed("GPTQ int8 to Marlin", "tile", "linear.weight", "gptq", "marlin_int8_a16",
            (("group", 128), ("bits", 8))),
-    Listed("FP8 to Marlin", "tile_move", "linear.weight", "fp8", "marlin_fp8_a16"),
-    Listed("MXFP4 to Marlin", "tile_move", "linear.weight", "mxfp4", "marlin_mxfp4_a16"),
-    Listed("NVFP4 to Marlin", "tile_move", "linear.weight", "nvfp4", "marlin_nvfp4_a16"),
-    Listed("GPTQ int4, FP8 activations", "tile_move", "linear.weight", "gptq", "marlin_int4_a8fp8", (("group", 128),)),
-    Listed("int4 with zero points, FP8 activations", "tile_move", "linear.weight", "ct_int", "marlin_int4_a8fp8",
+    Listed("FP8 to Marlin", "tile", "linear.weight", "fp8", "marlin_fp8_a16"),
+    Listed("MXFP4 to Marlin", "tile", "linear.weight", "mxfp4", "marlin_mxfp4_a16"),
+    Listed("NVFP4 to Marlin", "tile", "linear.weight", "nvfp4", "marlin_nvfp4_a16"),
+    Listed("GPTQ int4, FP8 activations", "tile", "linear.weight", "gptq", "marlin_int4_a8fp8", (("group", 128),)),
+    Listed("int4 with zero points, FP8 activations", "tile", "linear.weight", "ct_int", "marlin_int4_a8fp8",
            (("group", 128), ("zero_points", True))),
-    Listed("GPTQ to compressed-tensors", "tile_move", "linear.weight_packed", "gptq", "ct_int",
+    Listed("GPTQ to compressed-tensors", "tile", "linear.weight_packed", "gptq", "ct_int",
            (("group", 128), ("bits", 4))),
-    Listed("float16 scales to Marlin", "tile_move", "linear.weight_scale", "gptq", "marlin_int4_a16", (("group", 32),),
+    Listed("float16 scales to Marlin", "tile", "linear.weight_scale", "gptq", "marlin_int4_a16", (("group", 32),),
            sizes=(("n", 512), ("k", 1024))),
-    Listed("pads", "tile_fill", "w13.weight", "fp8", "marlin_fp8_a16", (("contract", "vllm"),), "moe_gated",
+    Listed("pads", "rows_fill", "w13.weight", "fp8", "marlin_fp8_a16", (("contract", "vllm"),), "moe_gated",
            (("e", 2), ("i", 96), ("h", 256))),
-    Listed("what FP8 weights must not hold", "tile_check", "linear.weight", "fp8", "marlin_fp8_a16"),
+    Listed("what FP8 weights must not hold", "rows_check", "linear.weight", "fp8", "marlin_fp8_a16"),
+    Listed("zero points that must be 8", "rows_equal", "linear.qzeros", "gptq", "marlin_int4_a16", (("group", 32),),
+           sizes=(("n", 1024), ("k", 1024))),
     Listed("act-order GPTQ int4 to Marlin", "grid_write", "linear.weight", "gptq", "marlin_int4_a16",
            (("group", 128), ("act_order", True))),
     Listed("zero points of AWQ", "grid_write", "linear.zero_point", "awq", "marlin_int4_a16",
@@ -111,7 +112,7 @@ def main() -> int:
 
 
 def page() -> str:
-    version = ".".join(map(str, cuda_toolkit.compiler().version))
+    version = ".".join(map(str, toolkit.compiler().version))
     lines = [f"| kernel | does | shared KB | {' | '.join(ARCHS)} |", f"|---|---|{'---|' * (1 + len(ARCHS))}"]
     for what, kernel in kernels():
         cells = [cell(compiled(kernel, arch)) for arch in ARCHS]
@@ -131,14 +132,14 @@ def done_by(kernel: Kernel) -> str:
 @cache
 def kernels() -> tuple[tuple[str, Kernel], ...]:
     """The listed kernels, with what each is for, and the one that writes tables of addresses."""
-    return *((listed.what, _kernel(listed)) for listed in LISTED), ("addresses", cuda_numbers.numbers_kernel())
+    return *((listed.what, _kernel(listed)) for listed in LISTED), ("addresses", numbers.numbers_kernel())
 
 
 def _kernel(listed: Listed) -> Kernel:
-    found = cuda_source.kernels(_plan(listed))
+    found = source.kernels(_plan(listed))
     return next(
         kernel for kernel, outputs in found.items()
-        if kernel.name.startswith(listed.kernel) and listed.output in outputs
+        if kernel.name.startswith(f"{listed.kernel}_") and listed.output in outputs
     )  # fmt: skip
 
 

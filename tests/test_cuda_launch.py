@@ -20,7 +20,7 @@ from plans import inputs_of, plan_named
 from test_cuda_compile import COPY
 
 from layoutdsl import LayoutError, backends
-from layoutdsl.backends import cuda
+from layoutdsl.backends.cuda import backend as cuda_backend
 from layoutdsl.backends.cuda import launch as cuda_launch
 from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
@@ -29,9 +29,9 @@ PLAN = plan_named("gptq_moe_padded")
 
 @pytest.fixture(autouse=True)
 def asked_anew():
-    cuda._ready.cache_clear()
+    cuda_backend._ready.cache_clear()
     yield
-    cuda._ready.cache_clear()
+    cuda_backend._ready.cache_clear()
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_backend_has_its_device(gpu):
 def test_cuda_python_that_is_not_installed(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("layoutdsl.backends.cuda")]:
         monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(backends, name.rpartition(".")[2])
+    monkeypatch.delattr(backends, "cuda")
     monkeypatch.setitem(sys.modules, "cuda", None)
     with pytest.raises(LayoutError) as caught:
         PLAN.run(inputs_of(PLAN), backend="cuda")

@@ -32,7 +32,7 @@ from test_backends import inputs_of as drawn_inputs_of
 from layoutdsl import LayoutError, Plan, compile_plan
 from layoutdsl.backends import amend
 from layoutdsl.backends.host.launch import Launcher, schedules
-from layoutdsl.backends.repack import run as cuda_run
+from layoutdsl.backends.repack import run as repack_run
 from layoutdsl.backends.torch.recodes import STORED, signed
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Run
@@ -219,7 +219,7 @@ def test_any_order_of_threads_gives_the_same_bytes(name):
     tensors = inputs_of(plan)
     wanted = made_bytes(plan, tensors, "torch")
     for schedule in schedules():
-        made = cuda_run.run(Launcher(schedule), plan, tensors)
+        made = repack_run.run(Launcher(schedule), plan, tensors)
         assert {key: raw(tensor) for key, tensor in made.items()} == wanted, schedule
 
 
@@ -263,24 +263,24 @@ def test_what_is_enqueued_marks_its_status():
     """What a graph replays: every value is written, and the status says that one was refused."""
     plan = plan_named("fp8_per_tensor")
     tensors, out = inputs_of(plan), outputs_of(plan)
-    status, _ = cuda_run.enqueue(Launcher(), plan, tensors, out)
-    assert status.item() == cuda_run.CLEAN
+    status, _ = repack_run.enqueue(Launcher(), plan, tensors, out)
+    assert status.item() == repack_run.CLEAN
     assert {name: raw(tensor) for name, tensor in out.items()} == made_bytes(plan, tensors, "torch")
     tensors[plan.programs[0].sources[0]].view(torch.uint8)[3, 5] = 0x7F
-    status, _ = cuda_run.enqueue(Launcher(), plan, tensors, out)
-    assert status.item() != cuda_run.CLEAN
+    status, _ = repack_run.enqueue(Launcher(), plan, tensors, out)
+    assert status.item() != repack_run.CLEAN
 
 
 def test_tables_are_not_made_while_a_stream_is_captured(monkeypatch):
     plan = compile_plan("fp8", "marlin_fp8_a16", "linear", {"n": 72, "k": 48})
     tensors = inputs_of(plan)
-    monkeypatch.setattr(cuda_run, "_captures", lambda device: True)
+    monkeypatch.setattr(repack_run, "_captures", lambda device: True)
     with pytest.raises(LayoutError, match="run it once before the capture"):
         plan.run(tensors, backend="host")
     monkeypatch.undo()
     wanted = made_bytes(plan, tensors, "torch")
     assert made_bytes(plan, tensors, "host") == wanted
-    monkeypatch.setattr(cuda_run, "_captures", lambda device: True)
+    monkeypatch.setattr(repack_run, "_captures", lambda device: True)
     assert made_bytes(plan, tensors, "host") == wanted
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from test_round_trip import CASES, MODULES, SOURCES, jobs
 
 from layoutdsl import LayoutError, Plan, compile_plan, reads
-from layoutdsl.backends import reference
+from layoutdsl.backends.reference import backend as reference
 from layoutdsl.codes import code_named
 from layoutdsl.plan import TensorInfo
 from layoutdsl.reads import Reads

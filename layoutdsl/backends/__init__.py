@@ -1,6 +1,6 @@
 """Ways to carry out a plan. All give the same bytes; a backend chooses how, never what.
 
-Each is a module with `run(plan, tensors, out, report) -> tensors`, `amend(plan, tensors, out)` and
+Each has a module with `run(plan, tensors, out, report) -> tensors`, `amend(plan, tensors, out)` and
 `scratch(plan) -> bytes`, imported when it is first asked for.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from layoutdsl.plan import Plan
 
 BACKENDS = {"reference": "torch", "torch": "torch", "cpu": "torch,cpu", "host": "torch", "cuda": "torch,cuda"}
-"""Each is a module of its name; what pip has to install for it, as in `layoutdsl[torch,cpu]`."""
+"""What pip has to install for each, as in `layoutdsl[torch,cpu]`."""
 
 _OPTIONAL = {"torch": "torch", "numpy": "numpy", "numba": "numba", "llvmlite": "llvmlite", "cuda": "cuda-python"}
 """Modules that may be missing, and what pip calls them."""
@@ -55,7 +55,7 @@ def _module(name: str) -> Any:
             help=did_you_mean(name, BACKENDS) or f"backends: {', '.join(BACKENDS)}",
         )
     try:
-        return import_module(f"layoutdsl.backends.{name}")
+        return import_module(f"layoutdsl.backends.{name}.backend")
     except ModuleNotFoundError as error:
         missing = _OPTIONAL.get((error.name or "").split(".")[0])
         if missing is None:

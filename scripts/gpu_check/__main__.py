@@ -103,10 +103,10 @@ def described(backend: str) -> Machine:
     commit = git.stdout.strip() or "unknown"
     if backend == "host":
         return Machine("the host", f"torch {version('torch')}", commit)
-    from layoutdsl.backends.cuda import toolkit as cuda_toolkit
+    from layoutdsl.backends.cuda import toolkit
 
-    (gpu, *_), (major, minor) = cuda_toolkit.gpus(), cuda_toolkit.driver()
-    nvrtc = ".".join(map(str, cuda_toolkit.compiler().version))
+    (gpu, *_), (major, minor) = toolkit.gpus(), toolkit.driver()
+    nvrtc = ".".join(map(str, toolkit.compiler().version))
     software = f"driver for CUDA {major}.{minor}, NVRTC {nvrtc}, torch {version('torch')}"
     return Machine(f"{gpu.name} ({gpu.arch})", software, commit)
 

@@ -19,6 +19,13 @@ REFUSED, LOST = 62, 61
 """The bits of an entry of a table of codes that say that one is refused, and that its value becomes 0; of what a turn
 has found the former says that something is refused, below it stands how many values became 0."""
 
+LINE = 64
+"""Bytes of a line of the cache."""
+
+STAGED = 1024
+"""Bytes of a row of the source that are copied together with those of other rows: as they lie, a whole number of pages
+apart, a processor's cache would have room for few of them."""
+
 Order = tuple[Lookup, int]
 """What an axis is looked up in, and which of its views a part has."""
 
@@ -47,10 +54,13 @@ class Spread:
 class Moving:
     """Blocks of vectors whose codes change places. down: the axis of the rows (0 is n).
 
-    recode: copy, or what is done to a vector once it is read: fp8_nibbles, plain_nibbles or fold_sign, around 8 where
-    there is no operand; or what its codes, of another tensor's width maybe, are read by: rule, rescale, reciprocal,
-    int16_scale or int16_steps. refuses: whether some codes that are copied are no numbers. counts: values that become
-    0. looks_up: whether n is found through an order. sorts: what first sorts a panel, which the blocks are taken from.
+    recode: copy, or what is done to a vector once it is read: offset of 4-bit codes, fp8_nibbles, plain_nibbles or
+    fold_sign, around 8 where there is no operand; or what its codes, of another width maybe, are read by: rule,
+    rescale, reciprocal, int16_scale or int16_steps. refuses: whether some codes that are copied are no numbers.
+    counts: values that become 0.
+
+    looks_up: whether n is found through an order. sorts: what first sorts a panel, which the blocks are taken from.
+    staged: whether the panel's rows, that lie apart, are copied together before, STAGED bytes at a time.
     """
 
     network: Network
@@ -63,6 +73,7 @@ class Moving:
     operand: Spread | None = None
     looks_up: bool = False
     sorts: Network | None = None
+    staged: bool = False
 
 
 @dataclass(frozen=True)

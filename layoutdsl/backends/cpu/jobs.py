@@ -9,25 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from layoutdsl.backends.cpu import blocks as cpu_blocks
-from layoutdsl.backends.cpu.axes import Carved, carve, combined, moving, size, writers
-from layoutdsl.backends.cpu.beside import Second, Unknown
-from layoutdsl.backends.cpu.blocks import AWAY, Choice, Making, Orders
-from layoutdsl.backends.cpu.forms import Filling, Job, Largest, Single, Table
+from layoutdsl.backends.cpu import blocks, singles
+from layoutdsl.backends.cpu.axes import Carved, carve, moving, size, writers
+from layoutdsl.backends.cpu.forms import Job, Largest, Single
+from layoutdsl.backends.cpu.making import AWAY, Choice, Making, Orders, loops_of
 from layoutdsl.backends.cpu.network import BITS, Digit, Loop, taken
-from layoutdsl.backends.cpu.tables import (
-    NOTHING,
-    by_target,
-    in_bytes,
-    in_units,
-    looked_up,
-    nearest,
-    parities_differ,
-    within,
-    word_of,
-)  # fmt: skip
+from layoutdsl.backends.cpu.operands import Second, Unknown
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Run
 from layoutdsl.plan import Move, Operand, Plan, Program
@@ -41,10 +28,6 @@ TOTAL = ("fp8_nibbles", "plain_nibbles", "fold_sign", "constant", "ramp", "shape
 
 WORDS = (256, 64, 8)
 """Bits that are filled at once."""
-
-SQUARE, ELEMENTS, FILLED = 64, 1 << 13, 1 << 16
-"""Columns of a tile of elements where rows of the source become columns; elements of a tile; bytes of one that is
-filled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +101,11 @@ class _Lowering:
             yield from _Lowering(self.plan, _filling(self.program, self.program.fill)).writes()
         for move in self.program.moves:
             if move.kind == "pad":
-                yield from self._constant(move, move.pad, None)
+                yield from self._filled(move, move.pad, None)
             elif self.recode in ("constant", "largest"):
-                yield from self._constant(move, self.program.recode.power, self.program.recode)
+                yield from self._filled(move, self.program.recode.power, self.program.recode)
             elif move.kind == "value":
-                yield from self._ramp(move)
+                yield from singles.counted(self._making(-1, (None, None)), self._form("value"), move)
             else:
                 yield from self._data(move)
 
@@ -146,7 +129,8 @@ class _Lowering:
             if move.kind == "data" and _shares(move):
                 for making, ns, ks in self._parts(move):
                     if ns and ks:
-                        job = _single(making, self._form("compare"), None, _carved(ns, ())[0], _carved(ks, ())[0])
+                        both = (_carved(runs, ())[0] for runs in (ns, ks))
+                        job = singles.single(making, self._form("compare"), None, *both)
                         assert job is not None
                         yield job
 
@@ -163,8 +147,8 @@ class _Lowering:
                     digits = [taken(rest, 1 << at, "src") for at in range(inside)]
                     if None not in digits and making.orders == (None, None):
                         form = Largest(source, signs, vectors=True)
-                        yield [one for one in digits if one], lambda n, k: _single(making, form, None, n, k)
-                    yield (), lambda n, k: _single(making, Largest(source, signs), None, n, k)
+                        yield [one for one in digits if one], lambda n, k: singles.single(making, form, None, n, k)
+                    yield (), lambda n, k: singles.single(making, Largest(source, signs), None, n, k)
 
                 yield from _grids(ns, ks, choices)
 
@@ -179,6 +163,21 @@ class _Lowering:
     def _making(self, part: int, orders: Orders) -> Making:
         return Making(self.plan, self.program, self.recode, self.second, part, orders)
 
+    def _filled(self, move: Move, code: int, recode: Recode | None) -> Iterator[Job]:
+        """Words of one code, which a recode makes if one is given."""
+        ns, ks = ([_only_target(run) for run in runs if not run.join] for runs in (move.n, move.k))
+        making = self._making(-1, (None, None))
+
+        def choices(ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
+            for width in (*(width for width in WORDS if width > self.bits), self.bits):
+                rest = _loops(ns, ks)
+                digits = [taken(rest, 1 << at, "dst") for at in range((width // self.bits).bit_length() - 1)]
+                if None not in digits:
+                    fill = lambda n, k, width=width: singles.filled(making, width, code, recode, (n, k))  # noqa: E731
+                    yield [digit for digit in digits if digit], fill
+
+        yield from _grids(ns, ks, choices)
+
     # data -------------------------------------------------------------------------------------------------------------
 
     def _data(self, move: Move) -> Iterator[Job]:
@@ -188,11 +187,11 @@ class _Lowering:
 
     def _choices(self, making: Making, ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
         if sum(map(size, ns)) * sum(map(size, ks)) * self.copies >= SMALL:
-            yield from cpu_blocks.choices(making, ns, ks)
+            yield from blocks.choices(making, ns, ks)
         pair = taken(_loops(ns, ks), 1, "dst") if self.bits == 4 else None
         if pair is not None:
-            yield (pair,), lambda n, k: _single(making, self._form("write"), pair, n, k)
-        yield (), lambda n, k: _single(making, self._form("write"), None, n, k)
+            yield (pair,), lambda n, k: singles.single(making, self._form("write"), pair, n, k)
+        yield (), lambda n, k: singles.single(making, self._form("write"), None, n, k)
 
     def _form(self, how: str) -> Single:
         return Single(
@@ -205,106 +204,10 @@ class _Lowering:
             counts=how == "write" and self._making(-1, (None, None)).counts,
         )
 
-    # what has no source -----------------------------------------------------------------------------------------------
-
-    def _constant(self, move: Move, code: int, recode: Recode | None) -> Iterator[Job]:
-        """Words of one code, which a recode makes if one is given."""
-        ns, ks = ([_only_target(run) for run in runs if not run.join] for runs in (move.n, move.k))
-
-        def choices(ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
-            for width in (*(word for word in WORDS if word > self.bits), self.bits):
-                rest = _loops(ns, ks)
-                digits = [taken(rest, 1 << at, "dst") for at in range((width // self.bits).bit_length() - 1)]
-                if None not in digits:
-                    yield [digit for digit in digits if digit], lambda n, k, width=width: fill(width, n, k)
-
-        def fill(width: int, n: Sequence[Carved], k: Sequence[Carved]) -> Job | None:
-            columns = [by_target(carved)[0].dst[:, None] for carved in (n, k)]
-            scaled = [in_bytes(column, self.bits) if width > 4 else column for column in columns]
-            tables = [Table(to, NOTHING, NOTHING) for to in scaled if to is not None]
-            if len(tables) < 2:
-                return None
-            within([table.to for table in tables], self.info, width, 8 if width > 4 else 4)
-            job = self._making(-1, (None, None)).job(Filling(width), tables, _down(tables), width // self.bits)
-            return replace(
-                job, recode=recode, value=word_of(code, self.bits), width=max(FILLED * 8 // width, 1),
-                apart=width == 4, serial=width == 4 and parities_differ(tables),
-            )  # fmt: skip
-
-        yield from _grids(ns, ks, choices)
-
-    def _ramp(self, move: Move) -> Iterator[Job]:
-        """The source's address is the code: the index of the group that a coordinate is in."""
-        power = self.program.recode.power
-        tables: list[Table] = []
-        for runs in (move.n, move.k):
-            found, _ = by_target(_carved([run for run in map(writers, map(moving, runs)) if run is not None], ())[0])
-            groups = found.src // power if power else np.zeros_like(found.src)
-            tables.append(Table(in_units(found.dst[:, None], self.bits), groups[:, None], NOTHING))
-        if all(len(table.to) for table in tables):
-            within([table.to for table in tables], self.info, self.bits, 8)
-            yield replace(self._making(-1, (None, None)).job(self._form("value"), tables, 0, 1), width=ELEMENTS)
-
-
-def _single(
-    making: Making, form: Single | Largest, pair: Digit | None, n: Sequence[Carved], k: Sequence[Carved]
-) -> Job | None:
-    """One element after the other, or two that are a byte. Along which the target lies closer is walked first."""
-    second = making.second.bits if making.second is not None else 8
-    others: Orders = making.second.orders[making.part] if making.second is not None else (None, None)
-    tables: list[Table] = []
-    for axis, carved in enumerate((n, k)):
-        found, _ = by_target(carved)
-        of = combined(found.src, [pair.src] if pair is not None and pair.axis == axis else [])
-        of = of // AWAY if making.orders[axis] is not None else in_units(of, making.source_bits)
-        by = making.addresses(axis, carved) if making.second is not None else NOTHING
-        by = by if others[axis] is not None else in_units(by, second)
-        to = found.dst[:, None]
-        to = in_bytes(to, making.bits) if pair is not None else in_units(to, making.bits)
-        if to is None:
-            return None
-        tables.append(Table(to, of, by))
-    if making.writes:
-        unit = 8 if pair is not None else min(making.bits, 8)
-        within([table.to for table in tables], making.info, max(unit, making.bits), unit)
-    whole = isinstance(form, Largest) and form.vectors
-    for columns, orders, info, bits in (
-        ([table.of for table in tables], making.orders, making.source, making.source_bits),
-        ([table.by for table in tables], others, making.beside, second),
-    ):
-        if info is not None:
-            read = [
-                column if order is None else in_units(looked_up(making.plan, order, column), bits)
-                for column, order in zip(columns, orders)
-            ]
-            within(read, info, BITS if whole else bits, min(bits, 8))
-    down = _down(tables)
-    listed = tuple(
-        (*both[axis], bits if bits >= 8 else 0) if both[axis] is not None else None
-        for both, bits in ((making.orders, making.source_bits), (others, second))
-        for axis in (down, 1 - down)
-    )
-    form = replace(form, looks_up=tuple(order is not None for order in listed))
-    alone = pair is None and making.bits == 4 and isinstance(form, Single) and form.how == "write" and making.writes
-    if pair is not None and isinstance(form, Single):
-        form = replace(form, pair="rows" if pair.axis == down else "columns")
-    job = making.job(form, tables, down, 1 if pair is None else 2)
-    width = SQUARE if nearest(job.columns.of) > nearest(job.rows.of) else ELEMENTS
-    return replace(
-        job, height=max(ELEMENTS // min(width, len(job.columns.to)), 1), width=width, orders=listed, apart=alone,
-        serial=alone and parities_differ(tables),
-    )  # fmt: skip
-
-
-def _down(tables: Sequence[Table]) -> int:
-    """The axis of the rows: along the other one the target lies closer together."""
-    return 0 if nearest(tables[0].to) > nearest(tables[1].to) else 1
-
 
 def _loops(ns: Sequence[Run], ks: Sequence[Run]) -> list[Loop]:
     """Those of the largest runs."""
-    n, k = max(ns, key=size), max(ks, key=size)
-    return [(axis, count, dst, src) for axis, run in ((0, n), (1, k)) for count, _, dst, src in run.loops]
+    return [*loops_of(0, max(ns, key=size)), *loops_of(1, max(ks, key=size))]
 
 
 def _moving(run: Run, order: object) -> Run:

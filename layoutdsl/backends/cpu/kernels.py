@@ -15,12 +15,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from layoutdsl.backends.cpu import memory as cpu_memory
-from layoutdsl.backends.cpu import recoders as cpu_recoders
-from layoutdsl.backends.cpu import recodes as cpu_recodes
-from layoutdsl.backends.cpu import rules as cpu_rules
-from layoutdsl.backends.cpu import turns as cpu_turns
-from layoutdsl.backends.cpu import vectors as cpu_vectors
+from layoutdsl.backends.cpu import arithmetic, digits, doubles, memory, nibbles, recoding, rules, turns, vectors
 from layoutdsl.backends.cpu.forms import Form
 from layoutdsl.backends.cpu.source import source
 
@@ -45,13 +40,13 @@ def kernel(form: Form) -> Kernel:
 @cache
 def _used() -> bytes:
     """The text of what kernels call: numba would not notice that it has changed."""
-    modules = cpu_memory, cpu_recoders, cpu_recodes, cpu_rules, cpu_turns, cpu_vectors
+    modules = arithmetic, digits, doubles, memory, nibbles, recoding, rules, turns, vectors
     return b"".join(Path(module.__file__ or "").read_bytes() for module in modules)
 
 
 def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], threads: int) -> np.ndarray:
     """All turns of a table of jobs, of so many bytes each in all, among threads; what they found."""
-    ends = jobs[:, cpu_turns.END]
+    ends = jobs[:, turns.END]
     found = np.zeros(int(ends[-1]), dtype=np.int64)
     done = np.cumsum(sizes)
     count = max(min(threads, int(done[-1]) // SHARE), 1)

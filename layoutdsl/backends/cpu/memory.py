@@ -1,7 +1,7 @@
 """Loads and stores of whole words at addresses, for the kernels of the cpu backend. Addresses need no alignment.
 
 Numba's arrays would do the same, but for a check of each index for wrapping, and one type for each shape of argument.
-Nothing here is checked: tables.py holds every address against the sizes of its tensors.
+Nothing here is checked: tables.py holds all addresses against the sizes of their tensors.
 """
 
 from __future__ import annotations

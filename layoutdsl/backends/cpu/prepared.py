@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from layoutdsl.backends.cpu.beside import Unknown
 from layoutdsl.backends.cpu.calls import Call, Layout, calls
 from layoutdsl.backends.cpu.forms import Job, Moving, Single
 from layoutdsl.backends.cpu.jobs import lower
+from layoutdsl.backends.cpu.operands import Unknown
 from layoutdsl.plan import Plan, TensorInfo
 
 

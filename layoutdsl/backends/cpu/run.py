@@ -14,15 +14,14 @@ import numpy as np
 import torch
 
 from layoutdsl import recodes
-from layoutdsl.backends.cpu import checks as cpu_checks
-from layoutdsl.backends.cpu import kernels as cpu_kernels
+from layoutdsl.backends.cpu import checks, kernels
 from layoutdsl.backends.cpu.calls import Call
-from layoutdsl.backends.cpu.elements import TABLES
-from layoutdsl.backends.cpu.forms import REFUSED, Filling, Largest, Moving, Single
+from layoutdsl.backends.cpu.forms import LINE, REFUSED, Filling, Largest, Moving, Single
 from layoutdsl.backends.cpu.inputs import Source, array_of, targets
 from layoutdsl.backends.cpu.prepared import Prepared, copies_of
 from layoutdsl.backends.cpu.rules import rule, table
 from layoutdsl.backends.cpu.tables import addresses, word_of
+from layoutdsl.backends.cpu.text_elements import TABLES
 from layoutdsl.backends.cpu.turns import LOOK, MODE, STORE, STREAM, VALUE
 from layoutdsl.backends.places import ANY, ratios
 from layoutdsl.codes import Unrepresentable, code_named
@@ -31,9 +30,6 @@ from layoutdsl.recodes import Recode
 
 STREAMED = 1 << 23
 """Bytes of an output that is written past the caches: it would not be there any more when it is read."""
-
-LINE = 64
-"""Bytes of a line of the cache."""
 
 
 SCALED = ("rescale", "reciprocal", "int16_undo")
@@ -62,7 +58,7 @@ class Run:
 
     def prepare(self) -> None:
         """Checks, orders, reductions, and all that kernels are given."""
-        if not cpu_checks.hold(self.plan, self.sources):
+        if not checks.hold(self.plan, self.sources):
             raise Refused
         self.things = {("of", name): source.addresses for name, source in self.sources.items()}
         self.things |= self._targets(self.target)
@@ -136,8 +132,8 @@ class Run:
         for row, job, output in zip(table, call.jobs, call.outputs):
             if isinstance(call.form, Filling) and job.recode is not None and job.recode.name == "largest":
                 row[VALUE] = self._largest(self.programs[output])
-        threads = 1 if call.serial else cpu_kernels.threads()
-        found = cpu_kernels.share(cpu_kernels.kernel(call.form), table, places, call.sizes, threads)
+        threads = 1 if call.serial else kernels.threads()
+        found = kernels.share(kernels.kernel(call.form), table, places, call.sizes, threads)
         if not isinstance(call.form, Largest) and bool((found >> REFUSED).any()):
             raise Refused
         if isinstance(call.form, Moving | Single) and call.form.counts and LOOK not in modes:
@@ -153,7 +149,7 @@ class Run:
         looked_up = [thing[1] for thing in self.known.layout.places if thing[0] == "order"]
         wanted = {(lookup.tensor, lookup.group) for lookup, _, _ in looked_up}
         wanted |= {(source, self._group(output)) for source, output in self.plan.passed if self._is_order(output)}
-        found = cpu_checks.orders(self.plan, self.sources, wanted)
+        found = checks.orders(self.plan, self.sources, wanted)
         if found is None:
             raise Refused
         self.orders = found

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from layoutdsl.backends.cpu.axes import Carved, Points, points
-from layoutdsl.backends.cpu.beside import Unknown
 from layoutdsl.backends.cpu.forms import Order, Table
+from layoutdsl.backends.cpu.operands import Unknown
 from layoutdsl.codes import code_named
 from layoutdsl.plan import Plan, TensorInfo
 

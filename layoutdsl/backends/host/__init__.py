@@ -1,31 +1,4 @@
-"""The cuda backend's kernels on this machine's CPU: compiled by a C++ compiler, every access checked and counted.
+"""The host backend: the kernels of repack/ on this machine's CPU, checked and counted. backend.py is its entry.
 
-Slow, and for those who have no GPU: it shows that the kernels are right, and what a GPU would pay for their accesses.
+build compiles them with a C++ compiler; interface is what both sides share; launch runs them; counters counts.
 """
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-
-import torch
-
-from layoutdsl.backends import buffers
-from layoutdsl.backends.host.launch import Launcher
-from layoutdsl.backends.repack import run as cuda_run
-from layoutdsl.backends.repack.run import scratch
-from layoutdsl.plan import Lost, Plan
-
-__all__ = ["amend", "run", "scratch"]
-
-
-def run(
-    plan: Plan,
-    tensors: buffers.Given,
-    out: Mapping[str, torch.Tensor] | None = None,
-    report: list[Lost] | None = None,
-) -> dict[str, torch.Tensor]:
-    return cuda_run.run(Launcher(), plan, tensors, out, report)
-
-
-def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
-    cuda_run.amend(Launcher(), plan, tensors, out)

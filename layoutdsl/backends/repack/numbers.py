@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from layoutdsl.backends.repack.lower import Kernel
+from layoutdsl.backends.repack.calls import Kernel
 
 NUMBERS = 240
 """How many numbers one launch writes."""

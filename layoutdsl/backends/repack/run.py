@@ -20,12 +20,12 @@ import numpy as np
 import torch
 
 from layoutdsl.backends import buffers
-from layoutdsl.backends import torch as torch_backend
 from layoutdsl.backends.moves import writes
 from layoutdsl.backends.repack.axes import DATA, KIND, SRC, Grid
 from layoutdsl.backends.repack.lower import ALIGNED, Call, Kernel, Lowered, checks, lowered, reductions
 from layoutdsl.backends.repack.numbers import NUMBERS, numbers_kernel
 from layoutdsl.backends.repack.orders import Orders
+from layoutdsl.backends.torch import backend as torch_backend
 from layoutdsl.backends.torch.recodes import STORED
 from layoutdsl.codes import code_named
 from layoutdsl.errors import LayoutError

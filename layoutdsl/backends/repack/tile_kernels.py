@@ -1,30 +1,23 @@
-"""Text of the kernels that go over tiles, each warp over one of its own. A form's `use`:
+"""Text of the kernels that move tiles, each warp one of its own:
 
-    move     rows of the source to shared memory, 16 bytes per lane where the addresses allow it; blocks of words from
-             there, recoded and their codes exchanged, back to shared memory in the target's order; rows of the target
-    fill     rows of the target get a pad's code
-    check    rows of the source are looked through for codes that are refused
-    equal    rows of the source are looked through for codes other than one
+    rows of the source to shared memory, 16 bytes per lane where the addresses allow it
+    blocks of words from there, recoded and their codes exchanged, back to shared memory in the target's order
+    rows of the target from shared memory
 
 Steps, sizes and addresses are arguments; the order of the tile's digits, and which steps double, are the text.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from layoutdsl.backends.repack.codes import ZERO_POINTS, non_finite
+from layoutdsl.backends.repack.codes import ZERO_POINTS
+from layoutdsl.backends.repack.row_kernels import refused
+from layoutdsl.backends.repack.text import FIELDS, PACKED, TYPES, WARPS, kernel_text, tile_memory
 from layoutdsl.backends.repack.warps import Side, Warp, arranged
 from layoutdsl.codes import code_named
-
-WARPS = 4
-"""Warps of a block, each with a tile of its own."""
-
-ADDRESSES = ("status", "to", "from", "beside")
-"""Arguments that are addresses; all others are numbers."""
 
 
 @dataclass(frozen=True)
@@ -33,40 +26,30 @@ class Rows:
     the one before. width: bytes that a lane moves at once."""
 
     near: int
-    groups: tuple[int, ...] = ()
-    width: int = 1
+    groups: tuple[int, ...]
+    width: int
 
 
 @dataclass(frozen=True)
 class Form:
-    """One kernel, of tiles of 2^digits codes. order: the source's digits, each named by its place in the target
-    (warps.py). beside: the code of the operand, one for all codes of a word; apart: the digits along which it differs;
-    recoded: whether words are, as they come (first) or as they go (last)."""
+    """One kernel, of tiles whose source has the target's digits in `order` (warps.py). code: of the codes that are
+    looked at, or none; beside: the code of the operand, one for all codes of a word; apart: the digits along which it
+    differs; recoded: whether words are, as they come (first) or as they go (last)."""
 
-    use: str
-    code: str
-    digits: int
-    target: Rows = Rows(0)
-    source: Rows = Rows(0)
-    order: tuple[int, ...] = ()
-    recode: str = "copy"
+    bits: int
+    order: tuple[int, ...]
+    source: Rows
+    target: Rows
+    code: str = ""
+    recode: str = ""
     beside: str = ""
     apart: tuple[int, ...] = ()
     recoded: str = "first"
 
     @property
-    def bits(self) -> int:
-        return code_named(self.code).bits
-
-    @property
     def size(self) -> int:
         """Bytes of a tile."""
-        return (self.bits << self.digits) // 8
-
-    @property
-    def refuses(self) -> bool:
-        looks = self.use in ("check", "move") and self.recode == "copy"
-        return self.use == "equal" or (looks and non_finite(code_named(self.code)) is not None)
+        return (self.bits << len(self.order)) // 8
 
     @property
     def warp(self) -> Warp:
@@ -78,94 +61,44 @@ class Form:
 def parameters(form: Form) -> tuple[str, ...]:
     """Names of a kernel's arguments, in order."""
     names = ["blocks_per_expert", "tiles", "fast"]
-    if form.use in ("move", "fill"):
-        names += ["to", "to_step", "to_first", "to_fast", "to_slow"]
-        names += [f"to_row{at}" for at in range(len(form.target.groups))]
-    if form.use != "fill":
-        names += ["from", "from_step", "from_first", "from_fast", "from_slow"]
-        names += [f"from_row{at}" for at in range(len(form.source.groups))]
+    for side, rows in (("to", form.target), ("from", form.source)):
+        names += [side, *(f"{side}_{name}" for name in ("step", "first", "fast", "slow"))]
+        names += [f"{side}_row{at}" for at in range(len(rows.groups))]
     if form.beside:
-        names += ["beside", "beside_step", "beside_first", "beside_fast", "beside_slow"]
+        names += ["beside", *(f"beside_{name}" for name in ("step", "first", "fast", "slow"))]
         names += [f"beside_digit{digit}" for digit in form.apart]
-    if form.recode in ZERO_POINTS:
-        names.append("plus")
-    names += ["value"] if form.use in ("fill", "equal") else []
-    return (*names, "status") if form.refuses else tuple(names)
+    names += ["plus"] if form.recode in ZERO_POINTS else []
+    return (*names, "status") if form.code else tuple(names)
 
 
 def title(form: Form) -> str:
     """What a kernel does, in a line."""
-    if form.use == "fill":
-        return f"Tiles of {form.size} bytes filled"
-    if form.use == "check":
-        return f"What is refused in tiles of {form.size} bytes of {form.code}"
-    if form.use == "equal":
-        return f"Whether all is the same in tiles of {form.size} bytes of {form.code}"
-    codes = f"{1 << form.digits} codes of {form.code} a warp"
-    return codes if form.recode == "copy" else f"{codes}, {form.recode}"
+    codes = f"{1 << len(form.order)} codes of {form.bits} bits a warp"
+    return f"{codes}, {form.recode or f'all finite {form.code}'}" if form.recode or form.code else codes
 
 
 def shared(form: Form) -> int:
     """Bytes of shared memory of a block: each warp's tile as the source has it and as the target wants it."""
-    return WARPS * 2 * form.size if form.use == "move" else 0
+    return WARPS * 2 * form.size
 
 
 def named_text(form: Form) -> tuple[str, str]:
     """A kernel's name and its text."""
-    given = [f"{'Global' if name in ADDRESSES else 'i64'} {name}" for name in parameters(form)]
-    body = "".join(f"    {line}".rstrip() + "\n" for line in _body(form))
-    name = f"tile_{form.use}_{hashlib.sha256(f'{form}{given}{body}'.encode()).hexdigest()[:8]}"
-    wrapped = ",\n ".join(", ".join(given[at : at + 6]) for at in range(0, len(given), 6))
-    return name, (
-        f"// {title(form)}. Generated by layoutdsl: backends/repack/tile_kernels.py.\n"
-        '#include "tiles.cuh"\n\nnamespace ld {\n\n'
-        f"LD_KERNEL({name}, {WARPS * 32})\n({wrapped})\n{{\n{body}}}\n\n}}  // namespace ld\n"
-    )
+    return kernel_text("tile", title(form), parameters(form), _body(form))
 
 
 def _body(form: Form) -> Iterator[str]:
+    """What a lane moves is under way all at once: it waits in registers."""
+    warp, (source, target) = form.warp, (TYPES[form.source.width], TYPES[form.target.width])
     yield "const u32 expert = block() / static_cast<u32>(blocks_per_expert), l = lane();"
     yield f"const u32 tile = (block() - expert * static_cast<u32>(blocks_per_expert)) * {WARPS} + warp();"
     yield "if (tile >= tiles) return;"
     yield "const u32 slow = tile / static_cast<u32>(fast), at = tile - slow * static_cast<u32>(fast);"
-    if form.use != "fill":
-        place = "from_first + at * from_fast + slow * from_slow"
-        yield f"const Global source = expert_of(from, from_step, expert) + ({place});"
-    if form.use in ("move", "fill"):
-        yield "const Global target = to + (expert * to_step + to_first + at * to_fast + slow * to_slow);"
-    yield "bool bad = false;" if form.refuses else ""
-    if form.use == "fill":
-        yield from _filled(form)
-    elif form.use in ("check", "equal"):
-        yield from _checked(form)
-    else:
-        yield from _moved(form)
-    if form.refuses:
-        yield "if (bad) refuse(status);"
-
-
-def _filled(form: Form) -> Iterator[str]:
-    kind = _TYPES[form.target.width]
-    yield "const u32 word = static_cast<u32>(value);"
-    words = _PACKED[max(form.target.width // 4, 1)].format(*["word"] * 4)
-    yield from _each(form, form.target, f"target.store<{kind}>({_in_memory(form, form.target, 'to')}, {words});")
-
-
-def _checked(form: Form) -> Iterator[str]:
-    kind, width = _TYPES[form.source.width], form.source.width
-    load = f"const {kind} found = source.load<{kind}>({_in_memory(form, form.source, 'from')});"
-    fields = [field.format("found") for field in _FIELDS[max(width // 4, 1)]]
-    if form.use == "equal":
-        word = f"static_cast<{_TYPES[min(width, 4)]}>(value)"
-        yield from _each(form, form.source, load, *(f"bad |= {field} != {word};" for field in fields))
-    else:
-        yield from _each(form, form.source, load, *(_looked_at(form, field) for field in fields))
-
-
-def _moved(form: Form) -> Iterator[str]:
-    """What a lane moves is under way all at once: it waits in registers."""
-    warp, (source, target) = form.warp, (_TYPES[form.source.width], _TYPES[form.target.width])
+    yield from tile_memory("source", "from")
+    yield from tile_memory("target", "to")
     yield f"const Shared in = shared_memory() + warp() * {2 * form.size}, out = in + {form.size};"
+    if form.code:
+        yield "bool bad = false;"
     yield ""
     yield f"{source} held[{_turns(form, form.source)}];"
     yield from _each(form, form.source, f"held[turn] = source.load<{source}>({_in_memory(form, form.source, 'from')});")
@@ -177,6 +110,8 @@ def _moved(form: Form) -> Iterator[str]:
     yield ""
     load = f"const {target} made = out.load<{target}>({_swizzled('byte', warp.target)});"
     yield from _each(form, form.target, load, f"target.store<{target}>({_in_memory(form, form.target, 'to')}, made);")
+    if form.code:
+        yield "if (bad) refuse(status);"
 
 
 def _turns(form: Form, rows: Rows) -> int:
@@ -244,9 +179,9 @@ def _recoded(form: Form, numbers: Sequence[int]) -> Iterator[str]:
     """The words of a block, by the digits that number them."""
     words = range(1 << len(numbers))
     for word in words:
-        if form.refuses:
-            yield f"    {_looked_at(form, f'w{word}')}"
-        elif form.recode != "copy" and not form.beside:
+        if form.code:
+            yield f"    bad |= {refused(form.code, f'w{word}')};"
+        elif form.recode and not form.beside:
             yield f"    w{word} = {form.recode}(w{word}, static_cast<u32>(plus));"
     if not form.beside:
         return
@@ -268,11 +203,6 @@ def _sum(form: Form, first: str, number: str, digits: Sequence[int]) -> str:
     return " + ".join([first, *terms])
 
 
-def _looked_at(form: Form, word: str) -> str:
-    mask, value = non_finite(code_named(form.code)) or (0, 0)
-    return f"bad |= has_code({word}, {', '.join(_repeated(one, form.bits) for one in (mask, value, 1))});"
-
-
 def _loads(warp: Warp) -> Iterator[str]:
     step = 1 << warp.source.vector
     for first in range(0, 1 << len(warp.block), step):
@@ -280,8 +210,8 @@ def _loads(warp: Warp) -> Iterator[str]:
         if step == 1:
             yield f"    u32 w{first} = in.load<u32>({place});"
             continue
-        fields = _FIELDS[step]
-        yield f"    const {_TYPES[4 * step]} q{first} = in.load<{_TYPES[4 * step]}>({place});"
+        fields = FIELDS[step]
+        yield f"    const {TYPES[4 * step]} q{first} = in.load<{TYPES[4 * step]}>({place});"
         yield "    u32 " + ", ".join(f"w{first + at} = {fields[at].format(f'q{first}')}" for at in range(step)) + ";"
 
 
@@ -294,7 +224,7 @@ def _stores(warp: Warp) -> Iterator[str]:
             continue
         place = f"out_at ^ {_place(warp.target, warp.after, first)}" if first else "out_at"
         words = [f"w{first + sum(1 << bit for at, bit in enumerate(near) if one >> at & 1)}" for one in range(step)]
-        yield f"    out.store<{_TYPES[4 * step]}>({place}, {_PACKED[step].format(*words)});"
+        yield f"    out.store<{TYPES[4 * step]}>({place}, {PACKED[step].format(*words)});"
 
 
 def _place(side: Side, digits: Sequence[int], number: int) -> int:
@@ -319,16 +249,3 @@ def _spread(number: str, places: Sequence[int]) -> str:
     """The exclusive or of the places whose bit is set in a number."""
     terms = [f"({number}{f' >> {at}' if at else ''} & 1) * {place}" for at, place in enumerate(places)]
     return " ^ ".join(terms)
-
-
-def _repeated(value: int, bits: int) -> str:
-    return f"{sum(value << at for at in range(0, 32, bits)):#x}"
-
-
-_TYPES = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Quad"}
-_FIELDS = {
-    1: ("{}",),
-    2: ("static_cast<u32>({})", "static_cast<u32>({} >> 32)"),
-    4: ("{}.x", "{}.y", "{}.z", "{}.w"),
-}
-_PACKED = {1: "{}", 2: "static_cast<u64>({1}) << 32 | {0}", 4: "Quad{{{0}, {1}, {2}, {3}}}"}

@@ -35,6 +35,9 @@ SECTOR = 32
 LEFT, CALL = 8.0, 1 << 16
 """What a byte that is left to the grid costs, and what a call costs, in bytes moved in tiles."""
 
+GROUPS = 3
+"""How many different steps there may be from row to row."""
+
 WORTH = 2048
 """Bytes for which tiles are looked for."""
 
@@ -186,6 +189,17 @@ def row(steps: list[int]) -> int:
     return next((at for at, step in enumerate(steps) if step != 1 << at), len(steps))
 
 
+def groups(steps: list[int]) -> list[int]:
+    """Ascending steps as groups in which each is twice the one before: how many are in each."""
+    found: list[int] = []
+    for at, step in enumerate(steps):
+        if at and step == 2 * steps[at - 1]:
+            found[-1] += 1
+        else:
+            found.append(1)
+    return found
+
+
 @lru_cache(maxsize=1024)
 def _price(digits: tuple[Digit, ...], bits: int) -> float:
     """What a byte costs in such tiles: 1 where all its sectors are full and enough is under way."""
@@ -194,6 +208,8 @@ def _price(digits: tuple[Digit, ...], bits: int) -> float:
     word = (32 // bits).bit_length() - 1
     for one in steps:
         if row(one) < word or one[0] < 1 or len({*one}) < len(one) or any(step * bits % 8 for step in one[word:]):
+            return LEFT
+        if len(groups(one[row(one) :])) > GROUPS:
             return LEFT
     if recoded(digits, word) is None or arranged(source_order(digits), word) is None:
         return LEFT

@@ -1,4 +1,4 @@
-"""Where an operand's codes stand: for a move's elements, by their coordinates, the addresses of a second tensor."""
+"""Where an operand's codes stand: the addresses of a second tensor for the elements of a move, by their coordinates."""
 
 from __future__ import annotations
 

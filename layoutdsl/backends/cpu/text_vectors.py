@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from layoutdsl.backends.cpu.forms import FAR, REFUSED, Moving
+from layoutdsl.backends.cpu.forms import FAR, LINE, REFUSED, STAGED, Moving
+from layoutdsl.backends.cpu.making import READ
 from layoutdsl.backends.cpu.network import Network
 
-_READ = {"rule": "given", "rescale": "factor", "reciprocal": "factor", "int16_scale": "factor", "int16_steps": "factor"}
-"""Recodes of codes as they are read, and what they are given."""
+_READ = {recode: "given" if recode == "rule" else "factor" for recode in READ}
+"""What recodes of codes as they are read are given."""
+
+AHEAD = 16
+"""How many columns ahead the source of a panel is asked for: each in a page of its own, which no processor foresees."""
 
 
 class _Sides:
@@ -61,6 +65,8 @@ def functions(form: Moving) -> Iterator[str]:
         sorts = form.sorts
         yield f"read_unsorted = reading({_Sides(sorts, form.down, range(len(sorts.axes)), sorts.reads)})"
         yield f"write_sorted = writing({_Sides(sorts, form.down, sorts.written, sorts.writes)})"
+        if not form.staged:
+            yield f"fetch = prefetching({_Sides(sorts, form.down, range(len(sorts.axes)), sorts.reads)})"
     if spread is not None:
         what = f'"{form.recode}", {spread.bits}, {spread.width}, {spread.steps[: network.inside]}, odd={spread.odd}'
         both = f"rows={tuple(operands.rows)}, columns={tuple(operands.columns)}, vectors={network.vectors}"
@@ -96,7 +102,7 @@ def moving(form: Moving) -> Iterator[str]:
     reads, writes, operands = _sides(form)
     order = "columns_order" if form.looks_up or form.sorts is not None else ""
     given = _READ.get(form.recode)
-    if form.refuses or given:
+    if form.refuses or given or form.recode == "offset":
         yield "refused, lost = 0, 0"
     yield "for i in range(top, bottom):"
     if form.sorts is None:
@@ -117,6 +123,8 @@ def moving(form: Moving) -> Iterator[str]:
         yield f'        refused |= suspects(w, "{form.source}")'
     if spread is not None:
         yield f"        w = recoded(w, row_by, {operands.taken(1, 'columns_by', '0')}, by, value)"
+    elif form.recode == "offset":
+        yield "        w, refused = raised(w, value, refused)"
     elif form.recode not in ("copy", *_READ):
         yield f'        w = around_eight(w, "{form.recode}")'
     yield from (f"        {line}" for line in _operations(network))
@@ -128,7 +136,7 @@ def moving(form: Moving) -> Iterator[str]:
     else:
         yield "        if mode != LOOK:"
     yield "            write(row_to, column_to, w)"
-    if form.refuses or given:
+    if form.refuses or given or form.recode == "offset":
         yield f"found[turn] = {'lost | ' if form.counts and given else ''}int64(refused != 0) << {REFUSED}"
 
 
@@ -136,11 +144,35 @@ def _sorting(form: Moving, network: Network) -> Iterator[str]:
     """A panel, a vector for each k, in memory apart."""
     reads = _Sides(network, form.down, range(len(network.axes)), network.reads)
     writes = _Sides(network, form.down, network.written, network.writes)
-    yield f"row = {reads.taken(0, 'rows_of', 'of', 'rows_order' if form.looks_up else '')}"
-    yield "for j in range(panels):"
-    yield f"    w = read_unsorted(row, {reads.taken(1, 'panel_of', '0' if not form.looks_up else 'of')})"
-    yield from (f"    {line}" for line in _operations(network))
-    yield f"    write_sorted((panel,), {writes.taken(1, 'panel_to', '0')}, w)"
+    column = reads.taken(1, "panel_of", "of" if form.looks_up else "0")
+    sorts = [*_operations(network), f"write_sorted((panel,), {writes.taken(1, 'panel_to', '0')}, w)"]
+    if not form.staged:
+        yield f"row = {reads.taken(0, 'rows_of', 'of', 'rows_order' if form.looks_up else '')}"
+        yield "for j in range(panels):"
+        yield f"    fetch(row, {column.replace(', j, ', f', min(j + {AHEAD}, panels - 1), ')})"
+        yield f"    w = read_unsorted(row, {column})"
+        yield from (f"    {line}" for line in sorts)
+        return
+    piece, rows = network.bits << network.reads >> 3, 1 << len(reads.rows)
+    place = f"at(rows_of, {rows} * i + r)"
+    yield f"staged = spaced(stage, {STAGED + LINE}, {rows})"
+    yield f"for start in range(0, panels, {STAGED // piece}):"
+    yield f"    end, first = min(start + {STAGED // piece}, panels), of + at(panel_of, start)"
+    yield f"    for r in range({rows}):"
+    yield f"        line = first + {f'at(rows_order, {place})' if form.looks_up else place}"
+    yield f"        for byte in range(0, (end - start) * {piece}, 8):"
+    yield f"            store64(stage + r * {STAGED + LINE} + byte, load64(line + byte))"
+    yield "    for j in range(start, end):"
+    yield f"        w = read_unsorted(staged, ((j - start) * {piece},))"
+    yield from (f"        {line}" for line in sorts)
+
+
+def stage(form: Moving) -> str:
+    """Where rows of a panel's source are copied together: before the panel."""
+    if form.sorts is None or not form.staged:
+        return ""
+    rows = _Sides(form.sorts, form.down, range(len(form.sorts.axes)), form.sorts.reads).rows
+    return f"    stage, panel = panel, panel + {(STAGED + LINE) << len(rows)}\n"
 
 
 def _operations(network: Network) -> Iterator[str]:

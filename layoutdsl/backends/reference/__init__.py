@@ -1,0 +1,1 @@
+"""The reference backend: the meaning of every plan, code by code."""
