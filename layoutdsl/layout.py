@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from layoutdsl.errors import LayoutError
 
@@ -36,8 +37,7 @@ Loop = tuple[int, int]
 """(count, step in coordinates)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(NamedTuple):
     """The digits of one axis, least significant first."""
 
     digits: tuple[Digit, ...]
@@ -51,8 +51,7 @@ class Chain:
         return address
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A chain through an offset and a step (a rank's slice, a part, a pad in front): x -> base + A(offset + step x)."""
 
     chain: Chain
@@ -61,8 +60,9 @@ class View:
     base: int = 0
 
     def at(self, x: int) -> int:
-        address, x = self.base, self.offset + self.step * x
-        for weight, extent, stride in self.chain.digits:
+        chain, offset, step, address = self
+        x = offset + step * x
+        for weight, extent, stride in chain.digits:
             if stride:
                 address += (x // weight % extent if extent else x // weight) * stride
         return address

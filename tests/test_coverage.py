@@ -215,7 +215,7 @@ def test_shares_that_leave_something_out_are_our_own_fault() -> None:
     shares = [matrices(module, {"contract": "tight"}, sizes, Ranks(4, rank)) for rank in range(4)]
     check_tiles(shares)
     for change in ({"start": 64}, {"length": 64}):
-        wrong = [replace(matrix, k=replace(matrix.k, **change)) for matrix in shares[1]]
+        wrong = [matrix._replace(k=matrix.k._replace(**change)) for matrix in shares[1]]
         with pytest.raises(AssertionError, match=r"ranks hold|should"):
             check_tiles([shares[0], wrong, *shares[2:]])
     with pytest.raises(AssertionError, match="ranks hold"):

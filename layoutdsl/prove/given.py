@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NoReturn
@@ -226,7 +226,7 @@ def _agree(wide: Sequence[Matrix], tight: bool) -> None:
             for stretch in matrix.n:
                 if stretch.axis != other.k.axis or stretch.seen:
                     continue
-                same = replace(stretch, padded=other.k.padded) == other.k
+                same = stretch._replace(padded=other.k.padded) == other.k
                 if not same or not (stretch.padded == other.k.padded or (tight and stretch.padded < other.k.padded)):
                     writes = f"`{matrix.name}` writes {stretch.padded} elements of axis `{stretch.axis}`"
                     broken("agree", f"{writes}, `{other.name}` reads {other.k.padded}")

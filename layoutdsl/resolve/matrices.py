@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from layoutdsl import model
 from layoutdsl.errors import LayoutError, did_you_mean
@@ -25,8 +25,7 @@ class Ranks:
     ep_rank: int = 0
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """What one rank holds of an axis (or of one part's axis): [start, start + length) of `size`, stored as `padded`,
     of which the first `front` hold nothing. `seen`: the axis is visible outside the module."""
 
@@ -62,8 +61,7 @@ class Stretch:
         return self.shared.all() if self.shared else ((self.start, self.length),)
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(NamedTuple):
     """One matrix of the module on one rank. `n` has a stretch per part, `n_padded` is the extent of all, padded.
 
     Parts that are padded once, at the tail of all, are each stored as wide as the widest rank's.
@@ -345,7 +343,7 @@ def _uneven(matrix: str, axis: str, size: int, count: int) -> LayoutError:
 def with_extents(matrix: Matrix, known: Mapping[tuple[str, str, str], Any]) -> Matrix:
     """A matrix with the padded extents that a plan records: (matrix, role, part) -> Extent."""
     parts = matrix.parts or ("",)
-    n = tuple(replace(s, padded=known[matrix.name, "n", part].padded) for s, part in zip(matrix.n, parts))
-    k = replace(matrix.k, padded=known[matrix.name, "k", ""].padded, front=known[matrix.name, "k", ""].front)
+    n = tuple(s._replace(padded=known[matrix.name, "n", part].padded) for s, part in zip(matrix.n, parts))
+    k = matrix.k._replace(padded=known[matrix.name, "k", ""].padded, front=known[matrix.name, "k", ""].front)
     total = known[matrix.name, "n", "*"].padded if matrix.pad == "tail" else sum(s.padded for s in n)
-    return replace(matrix, n=n, k=k, n_padded=total)
+    return matrix._replace(n=n, k=k, n_padded=total)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from layoutdsl.errors import LayoutError
@@ -256,8 +256,8 @@ def _shapes(
 
 def widened(matrix: Matrix, parts: Sequence[int], n: int, k: int, front: int = 0) -> Matrix:
     """The matrix with padded extents: of each part, of all parts, and of k, with what is in front of it."""
-    stretches = tuple(replace(s, padded=padded) for s, padded in zip(matrix.n, parts))
-    return replace(matrix, n=stretches, k=replace(matrix.k, padded=k, front=front), n_padded=n)
+    stretches = tuple(s._replace(padded=padded) for s, padded in zip(matrix.n, parts))
+    return matrix._replace(n=stretches, k=matrix.k._replace(padded=k, front=front), n_padded=n)
 
 
 def tile_of(kernel: Kernel, n: int, k: int) -> Tile | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
@@ -156,8 +157,7 @@ def _with_case(tensor: Tensor, key: str, scope: Mapping[str, ParamValue]) -> Ten
     return tensor
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(NamedTuple):
     """An axis of one tensor with numbers: (digit name, weight, extent), least significant first."""
 
     digits: tuple[tuple[str, int, int], ...]
@@ -278,8 +278,7 @@ def _k_gaps(length: int, offset: int, unit: int | None, stored: int) -> tuple[tu
     return tuple((first, count) for first, count in ((0, front), (behind, stored - behind)) if count > 0)
 
 
-@dataclass(frozen=True)
-class _Spread:
+class _Spread(NamedTuple):
     """How the parts of one tensor lie along n: an offset per part and a common step, and the extents of its chains."""
 
     extents: tuple[int, ...]
