@@ -350,7 +350,7 @@ def test_what_the_specs_alone_know_is_left_out_without_them() -> None:
 
 
 def test_memory_is_what_the_backend_says(plan: Plan) -> None:
-    backends = pytest.importorskip("layoutdsl.backends.torch")
+    backends = pytest.importorskip("layoutdsl.backends.torch.backend")
     read, written = (sum(map(price.bytes_of, found)) for found in (plan.inputs, plan.outputs))
     text = " ".join(plan.explain().split())
     assert f"Memory {written:,} bytes stay: all that is written" in text

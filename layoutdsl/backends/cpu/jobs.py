@@ -166,7 +166,7 @@ class _Lowering:
     def _filled(self, move: Move, code: int, recode: Recode | None) -> Iterator[Job]:
         """Words of one code, which a recode makes if one is given."""
         ns, ks = ([_only_target(run) for run in runs if not run.join] for runs in (move.n, move.k))
-        making = self._making(-1, (None, None))
+        making = replace(self._making(-1, (None, None)), second=None)
 
         def choices(ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
             for width in (*(width for width in WORDS if width > self.bits), self.bits):
