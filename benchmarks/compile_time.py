@@ -17,7 +17,7 @@ from layoutdsl.compile import forget
 from layoutdsl.library import files, read_spec
 from layoutdsl.model import Checkpoint, Format, Kernel
 
-ROUNDS: dict[Scale, int] = {"full": 9, "quick": 1}
+ROUNDS: dict[Scale, int] = {"full": 15, "quick": 1}
 LIMIT_MS = 1.0
 """Per target tensor."""
 
