@@ -137,7 +137,8 @@ def moving(form: Moving) -> Iterator[str]:
         yield "        if mode != LOOK:"
     yield "            write(row_to, column_to, w)"
     if form.refuses or given or form.recode == "offset":
-        yield f"found[turn] = {'lost | ' if form.counts and given else ''}int64(refused != 0) << {REFUSED}"
+        lost = "lost | " if form.counts and given else ""
+        yield f"store64(found + 8 * turn, uint64({lost}int64(refused != 0) << {REFUSED}))"
 
 
 def _sorting(form: Moving, network: Network) -> Iterator[str]:
@@ -167,12 +168,14 @@ def _sorting(form: Moving, network: Network) -> Iterator[str]:
     yield from (f"        {line}" for line in sorts)
 
 
-def stage(form: Moving) -> str:
-    """Where rows of a panel's source are copied together: before the panel."""
-    if form.sorts is None or not form.staged:
+def apart(form: Moving) -> str:
+    """Where a panel is in memory apart: behind the rows of its source that are copied together, if they are."""
+    if form.sorts is None:
         return ""
+    if not form.staged:
+        return "    panel = scratch\n"
     rows = _Sides(form.sorts, form.down, range(len(form.sorts.axes)), form.sorts.reads).rows
-    return f"    stage, panel = panel, panel + {(STAGED + LINE) << len(rows)}\n"
+    return f"    stage, panel = scratch, scratch + {(STAGED + LINE) << len(rows)}\n"
 
 
 def _operations(network: Network) -> Iterator[str]:
