@@ -92,12 +92,40 @@ def test_a_kernel_folder_that_cannot_be_written(monkeypatch, tmp_path):
     assert written.read_text() == "answer = 42\n" and not written.is_relative_to(tmp_path)
 
 
+def test_kernels_are_loaded_from_disk(monkeypatch, tmp_path):
+    """One that is there is not compiled again; one that was cut short, or is another's, is as good as none."""
+    compiled, compile_one = [], cpu_kernels._compiled
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cpu_kernels, "_compiled", lambda *given: compiled.append(given) or compile_one(*given))
+    plan = compile_plan(*GPTQ, {"n": 256, "k": 256}, params={"group": 64})
+    tensors = inputs_of(plan)
+    wanted, folder = raw(plan.run(tensors)), tmp_path / "layoutdsl"
+
+    def compilations() -> int:
+        compiled.clear()
+        cpu_kernels.kernel.cache_clear()
+        assert raw(plan.run(tensors, backend="cpu")) == wanted
+        return len(compiled)
+
+    count = len(forms(plan))
+    assert (compilations(), compilations()) == (count, 0)
+    one, *_, other = sorted(folder.glob("*.o"))
+    other.write_bytes(one.read_bytes()[:-1])
+    assert (compilations(), compilations()) == (1, 0)
+    monkeypatch.setattr(cpu_kernels.machine, "processor", lambda: "another")
+    cpu_kernels._used.cache_clear()
+    assert compilations() == count
+    monkeypatch.undo()
+    cpu_kernels._used.cache_clear()
+    assert not [path for path in folder.iterdir() if path.suffix not in (".o", ".py") and path.is_file()]
+
+
 def test_emit(capsys):
     arguments = ["plan", "gptq", "marlin_int4_a16", "--module", "linear", "--size", "n=256", "--size", "k=256"]
     assert main([*arguments, "--param", "group=64", "--emit", "cpu"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith('# for linear.weight\n"""4-bit codes, ')
-    assert "def kernel(jobs, places, found, first, last):" in shown
+    assert "def kernel(jobs, places, found, scratch, first, last):" in shown
 
 
 def test_numba_that_is_not_installed(monkeypatch):

@@ -9,6 +9,6 @@ From a plan to kernels, in the order of imports:
     jobs                     a plan's moves as jobs
     text_vectors, text_elements, source   the text of a form's kernel; `layoutdsl plan --emit cpu` prints it
 
-What kernels call: memory, arithmetic, vectors, digits, nibbles, doubles, rules, recoding, turns. One run: calls,
-prepared, kernels, inputs, checks, run; backend is what the rest of the package sees.
+What kernels call: memory, tiles, arithmetic, vectors, digits, nibbles, doubles, rules, recoding. One run: turns, calls,
+prepared, machine, kernels, inputs, checks, run; backend is what the rest of the package sees.
 """

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from layoutdsl.backends.cpu.memory import inlined
 
 
 @intrinsic
@@ -28,7 +29,7 @@ def as_word(_typing: Any, value: Any) -> Any:
     return types.uint64(types.float64), lambda _context, builder, _sig, args: builder.bitcast(args[0], ir.IntType(64))
 
 
-@numba.njit
+@inlined
 def decoded(code: Any, exponents: Any, mantissas: Any, bias: Any) -> Any:
     """The value of a code with a sign, so many bits of exponent and of mantissa; infinite for NaN too."""
     exponent = (code >> mantissas) & ((1 << exponents) - 1)
@@ -42,7 +43,7 @@ def decoded(code: Any, exponents: Any, mantissas: Any, bias: Any) -> Any:
     return -value if (code >> (exponents + mantissas)) & 1 else value
 
 
-@numba.njit
+@inlined
 def encoded(value: Any, bits: Any, mantissas: Any, bias: Any, top: Any) -> Any:
     """(code, refused) of a float code with a sign, half to even; `top` is its largest."""
     word = as_word(value)
@@ -56,7 +57,7 @@ def encoded(value: Any, bits: Any, mantissas: Any, bias: Any, top: Any) -> Any:
     return code | int(word >> np.uint64(63)) << (bits - 1), code > top
 
 
-@numba.njit
+@inlined
 def encoded_power(value: Any, top: Any) -> Any:
     """(code, refused) of a power of two, or 0."""
     word = as_word(value)
@@ -66,7 +67,7 @@ def encoded_power(value: Any, top: Any) -> Any:
     return code, (word & np.uint64((1 << 52) - 1)) != 0 or code < 0 or code > top
 
 
-@numba.njit
+@inlined
 def whole(value: Any) -> Any:
     """(the low 16 bits, refused) of the nearest whole number, half to even."""
     if not abs(value) < math.inf:
@@ -74,7 +75,7 @@ def whole(value: Any) -> Any:
     return int(np.rint(value) % 65536.0) & 0xFFFF, False
 
 
-@numba.njit
+@inlined
 def negative(word: Any) -> Any:
     """8 in each byte of a word that is a negative number of e4m3, else 0."""
     low, high = np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x8080808080808080)

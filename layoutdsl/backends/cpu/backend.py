@@ -1,7 +1,7 @@
 """The conversion as compiled loops over packed words: one pass, nothing unpacked, all experts at once, over threads.
 
     jobs      a plan's moves as grids of blocks: vectors whose codes change places, elements, words that fill
-    source    the text of the kernels that make them, which numba compiles and keeps on disk
+    source    the text of the kernels that make them, which numba compiles; their machine code is kept on disk
     run       one run: checks, orders, reductions, then one call for each kernel
 
 A kernel only tells that something is refused: then the torch backend is asked, which says where and why. It also takes

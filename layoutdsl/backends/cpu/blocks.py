@@ -14,7 +14,7 @@ from layoutdsl.backends.cpu.tables import nearest, on_lines, within
 from layoutdsl.layout import Run
 
 TILE = 1 << 16
-"""Bytes of a tile, which is part of a row."""
+"""Bytes of a tile, which is part of a row, or some short rows."""
 
 
 def choices(making: Making, ns: Sequence[Run], ks: Sequence[Run]) -> Iterator[Choice]:
@@ -52,6 +52,7 @@ def _moved(making: Making, block: Block, n: Sequence[Carved], k: Sequence[Carved
     job = making.job(form, tables, down, 1 << len(block.digits))
     lines = network.line >= 0 and on_lines(tables)
     width = max(TILE * 8 // (making.bits << len(block.digits)), 1)
-    return replace(job, width=width, lines=lines, orders=making.listed((None, making.orders[0])))
+    height = max(width // len(job.columns.to), 1)
+    return replace(job, height=height, width=width, lines=lines, orders=making.listed((None, making.orders[0])))
 
 

@@ -37,7 +37,7 @@ def _holds(plan: Plan, check: Check, sources: Mapping[str, Source]) -> bool:
         bits = source.kept[0].element_size() * 8
         return all(bool((array == np.array(check.expect, dtype=array.dtype)).all()) for array in source.codes(bits))
     bits = code_named(source.info.code).bits
-    found = _places(check)
+    found = _places(check, bits)
     if check.kind == "same":
         pairs = zip(source.codes(bits), sources[check.other].codes(bits))
         return all(np.array_equal(one[:, at], other[:, at]) for one, other in pairs for at, _ in found)
@@ -51,16 +51,24 @@ def _are(array: np.ndarray, value: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _places(check: Check) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Which codes are looked at, and the groups that the coordinates of an order are in."""
+def _places(check: Check, bits: int) -> list[tuple[np.ndarray | slice, np.ndarray]]:
+    """Which codes of so many bits are looked at, and the groups that the coordinates of an order are in."""
     group, start = check.expect if check.kind == "order" else (0, 0)
     found = []
     for move in check.moves:
         n, k = (points(map(moving, runs)) for runs in (move.n, move.k))
-        at = np.add.outer(n.src, k.src).reshape(-1)
+        at = _together(np.add.outer(n.src, k.src).reshape(-1))
         expected = (start + k.x) // group if group else np.zeros_like(k.x)
+        if expected.max(initial=0) < 1 << bits:  # numbers of one type are compared in a fraction of the time
+            expected = expected.astype(f"uint{bits}")
         found.append((at, np.tile(expected, len(n.src))))
     return found
+
+
+def _together(at: np.ndarray) -> np.ndarray | slice:
+    """Places as a slice where they follow each other: nothing is copied to look at them."""
+    follow = len(at) > 0 and bool((np.diff(at) == 1).all())
+    return slice(int(at[0]), int(at[-1]) + 1) if follow else at
 
 
 def orders(

@@ -6,8 +6,9 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -15,33 +16,45 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from layoutdsl.backends.cpu import arithmetic, digits, doubles, memory, nibbles, recoding, rules, turns, vectors
+from layoutdsl.backends.cpu import machine, turns
 from layoutdsl.backends.cpu.forms import Form
+from layoutdsl.backends.cpu.machine import Kernel
 from layoutdsl.backends.cpu.source import source
 
 SHARE, PIECES = 1 << 21, 4
 """Bytes for which another thread is worth its start; pieces for each, so that one that is held up is helped out."""
 
-Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray, int, int], None]
+USED = ("arithmetic", "digits", "doubles", "memory", "nibbles", "recoding", "rules", "tiles", "turns", "vectors")
+"""Modules whose text is part of what kernels are compiled from."""
 
 
 @cache
 def kernel(form: Form) -> Kernel:
-    """The compiled kernel of a form, from a file of its own: numba keeps what it has compiled beside it."""
+    """The compiled kernel of a form, from the user's cache if it is there."""
     text = source(form)
     name = f"layoutdsl_{hashlib.sha256(text.encode() + _used()).hexdigest()[:16]}"
-    spec = spec_from_file_location(name, _written(text, f"{name}.py"))
+    code = machine.kept(_folder() / f"{name}.o")
+    return Kernel(_compiled(name, text) if code is None else code)
+
+
+def _compiled(name: str, text: str) -> machine.Code:
+    """The machine code of a module's kernel, which is kept where it can be."""
+    path = _written(text, f"{name}.py")
+    spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.kernel
+    code = machine.compiled(module.kernel)
+    with suppress(OSError):
+        machine.keep(path.with_suffix(".o"), code)
+    return code
 
 
 @cache
 def _used() -> bytes:
-    """The text of what kernels call: numba would not notice that it has changed."""
-    modules = arithmetic, digits, doubles, memory, nibbles, recoding, rules, turns, vectors
-    return b"".join(Path(module.__file__ or "").read_bytes() for module in modules)
+    """All that the machine code of a kernel depends on beside its text."""
+    texts = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in USED]
+    return b"".join([*texts, numba.__version__.encode(), machine.processor().encode()])
 
 
 def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], threads: int) -> np.ndarray:
@@ -70,11 +83,14 @@ def threads() -> int:
     return numba.get_num_threads()
 
 
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layoutdsl"
+
+
 def _written(text: str, name: str) -> Path:
     """A file with that text, in the user's cache or, where nothing can be written there, in a folder for this run."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layoutdsl"
     try:
-        return _file(folder, text, name)
+        return _file(_folder(), text, name)
     except OSError:
         return _file(_temporary(), text, name)
 
@@ -83,9 +99,7 @@ def _file(folder: Path, text: str, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, path)
+        machine.replace(path, text.encode())
     return path
 
 

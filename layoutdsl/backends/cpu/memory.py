@@ -45,23 +45,36 @@ def _store(bits: int) -> Any:
     return store
 
 
+_OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+entry = numba.njit(f"void({', '.join(['int64'] * 6)})", **_OPTIONS)
+"""Decorates a kernel: it is compiled at once, for machine.py alone."""
+
+inlined = numba.njit(**_OPTIONS)
+"""Decorates what kernels alone call."""
+
 load8, load16, load32, load64 = map(_load, (8, 16, 32, 64))
 store8, store16, store32, store64 = map(_store, (8, 16, 32, 64))
 
 
-@numba.njit
-def at(table: Any, index: Any) -> Any:
+@intrinsic
+def at(_typing: Any, table: Any, index: Any) -> Any:
     """An entry of a table of int64."""
-    return numba.int64(load64(table + 8 * index))
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(builder.gep(pointer, [args[1]]))
+
+    return types.int64(types.int64, types.int64), generate
 
 
-@numba.njit
+@inlined
 def got(base: Any, place: Any) -> Any:
     """The 4-bit code at a place, counted in codes."""
     return numba.int64(load8(base + (place >> 1))) >> ((place & 1) << 2) & 15
 
 
-@numba.njit
+@inlined
 def put(base: Any, place: Any, code: Any) -> None:
     """A 4-bit code beside the other one of its byte."""
     address, shift = base + (place >> 1), (place & 1) << 2

@@ -1,7 +1,8 @@
 """Text of the cpu backend's kernels, made from their forms. `layoutdsl plan --emit cpu` prints it.
 
-A kernel makes the turns from `first` to `last` of a table of jobs (turns.py): threads share them. Numba's prange
-would do that too, but takes twice to three times as long to compile, and its plainest threading layer ends the process
+A kernel makes the turns from `first` to `last` of a table of jobs (turns.py): threads share them. It gets addresses, of
+lists of int64 and of memory apart, so that its machine code needs nothing of numba's (machine.py). Numba's prange would
+share turns too, but takes twice to three times as long to compile, and its plainest threading layer ends the process
 where two threads enter it.
 """
 
@@ -16,54 +17,50 @@ from layoutdsl.backends.cpu.jobs import lower
 from layoutdsl.plan import Plan
 
 _NUMBERS = {
-    "mode": "jobs[job, MODE]",
-    "panels": "jobs[job, PANEL]",
-    "panel_to": "jobs[job, PANEL_TO]",
-    "panel_of": "jobs[job, PANEL_OF]",
-    "to": "places[jobs[job, TO] + expert]",
-    "of": "places[jobs[job, OF] + expert]",
-    "by": "places[jobs[job, BY] + expert]",
-    "given": "places[jobs[job, WITH] + expert]",
-    "factor": "as_float(uint64(places[jobs[job, WITH] + expert]))",
-    "value": "jobs[job, VALUE]",
-    "rows_to": "jobs[job, ROWS_TO]",
-    "columns_to": "jobs[job, COLUMNS_TO]",
-    "rows_of": "jobs[job, ROWS_OF]",
-    "columns_of": "jobs[job, COLUMNS_OF]",
-    "rows_by": "jobs[job, ROWS_BY]",
-    "columns_by": "jobs[job, COLUMNS_BY]",
-    "rows_order": "places[jobs[job, ROWS_ORDER] + expert]",
-    "columns_order": "places[jobs[job, COLUMNS_ORDER] + expert]",
-    "rows_beside": "places[jobs[job, ROWS_BESIDE] + expert]",
-    "columns_beside": "places[jobs[job, COLUMNS_BESIDE] + expert]",
+    "mode": "number(jobs, job, MODE)",
+    "panels": "number(jobs, job, PANEL)",
+    "panel_to": "number(jobs, job, PANEL_TO)",
+    "panel_of": "number(jobs, job, PANEL_OF)",
+    "to": "at(places, number(jobs, job, TO) + expert)",
+    "of": "at(places, number(jobs, job, OF) + expert)",
+    "by": "at(places, number(jobs, job, BY) + expert)",
+    "given": "at(places, number(jobs, job, WITH) + expert)",
+    "factor": "as_float(uint64(at(places, number(jobs, job, WITH) + expert)))",
+    "value": "number(jobs, job, VALUE)",
+    "rows_to": "number(jobs, job, ROWS_TO)",
+    "columns_to": "number(jobs, job, COLUMNS_TO)",
+    "rows_of": "number(jobs, job, ROWS_OF)",
+    "columns_of": "number(jobs, job, COLUMNS_OF)",
+    "rows_by": "number(jobs, job, ROWS_BY)",
+    "columns_by": "number(jobs, job, COLUMNS_BY)",
+    "rows_order": "at(places, number(jobs, job, ROWS_ORDER) + expert)",
+    "columns_order": "at(places, number(jobs, job, COLUMNS_ORDER) + expert)",
+    "rows_beside": "at(places, number(jobs, job, ROWS_BESIDE) + expert)",
+    "columns_beside": "at(places, number(jobs, job, COLUMNS_BESIDE) + expert)",
 }
 """What a kernel may ask of a turn, and where it is. Addresses that rows and columns have are added up."""
 
 _MODULES = {
     "math": "inf",
-    "numba": "int64|njit|uint64|uint8",
-    "numpy": "empty",
-    "layoutdsl.backends.cpu.memory": r"at|got|put|load(8|16|32|64)|store(8|16|32|64)",
+    "numba": "int64|uint64",
+    "layoutdsl.backends.cpu.memory": r"at|entry|got|put|load(8|16|32|64)|store(8|16|32|64)",
+    "layoutdsl.backends.cpu.tiles": "number|tile",
     "layoutdsl.backends.cpu.digits": "arranging|exchange|merge|swap",
     "layoutdsl.backends.cpu.nibbles": "around_eight|beside|raised",
     "layoutdsl.backends.cpu.recoding": "larger|recoding|suspects",
     "layoutdsl.backends.cpu.arithmetic": "as_float|decoded|encoded|encoded_power|negative|whole",
-    "layoutdsl.backends.cpu.turns": "[A-Z][A-Z_]+|tile",
+    "layoutdsl.backends.cpu.turns": "[A-Z][A-Z_]+",
     "layoutdsl.backends.cpu.vectors": "entries|prefetching|reading|settle|spaced|streaming|through|writing",
 }
 """The names that kernels use, by module."""
 
-_KERNEL = '''@njit(nogil=True, cache=True, error_model="numpy")
-def kernel(jobs, places, found, first, last):
+_KERNEL = """@entry
+def kernel(jobs, places, found, scratch, first, last):
 {before}    job = 0
     for turn in range(first, last):
-        while turn >= jobs[job, END]:
+        while turn >= number(jobs, job, END):
             job += 1
         expert, top, bottom, left, right = tile(jobs, job, turn)
-'''
-
-_SCRATCH = """    scratch = empty(jobs[:, SCRATCH].max() + 64, uint8)
-    panel = scratch.ctypes.data + 63 & ~63
 """
 
 
@@ -73,11 +70,9 @@ def source(form: Form) -> str:
     names = list(text_vectors.functions(form)) if isinstance(form, Moving) else []
     used = set(re.findall(r"\w+", "\n".join(body)))
     numbers = [f"{name} = {where}" for name, where in _NUMBERS.items() if name in used]
-    sorts = isinstance(form, Moving) and form.sorts is not None
-    before = _SCRATCH + text_vectors.stage(form) if sorts else ""
+    before = text_vectors.apart(form) if isinstance(form, Moving) else ""
     kernel = _KERNEL.format(before=before) + "".join(f"{' ' * 8}{line}\n" for line in (*numbers, *body))
     kernel += "    settle()\n" if isinstance(form, Moving) else ""
-    kernel += "    scratch[0] = 0  # it is kept until here\n" if sorts else ""
     words = set(re.findall(r"\w+", "\n".join([kernel, *names])))
     imports = []
     for module, pattern in _MODULES.items():

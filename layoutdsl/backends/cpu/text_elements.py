@@ -60,7 +60,7 @@ def largest(form: Largest) -> Iterator[str]:
         yield f"        size = code & {_magnitude(code)}"
         yield f"        if size < {_first_nan(code)}:"
         yield f"            most = max(most, {f'-size if code >> {code.bits - 1} else size' if form.signs else 'size'})"
-    yield "found[turn] = most"
+    yield "store64(found + 8 * turn, uint64(most))"
 
 
 def single(form: Single) -> Iterator[str]:
@@ -99,7 +99,7 @@ def single(form: Single) -> Iterator[str]:
             yield "            put(to, d, made)"
         else:
             yield f"            store{target.bits}(to + d, uint64(made))"
-    yield f"found[turn] = lost | int64(refused) << {REFUSED}"
+    yield f"store64(found + 8 * turn, uint64(lost | int64(refused) << {REFUSED}))"
 
 
 def _index(name: str, count: int, at: int) -> str:

@@ -1,7 +1,8 @@
 """Text of the kernels that move codes inside vectors: network.py found what to do.
 
 A block is read, recoded where it must be, its digits are brought to their places, and it is written. The addresses of a
-row are taken once for all its columns. Where blocks are taken out of a panel, a row is one, and sorts it first.
+row are taken once for all its columns. Of short rows the next is asked for before: a processor foresees no page that it
+begins. Where blocks are taken out of a panel, a row is one, and sorts it first.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def functions(form: Moving) -> Iterator[str]:
         yield f"write_sorted = writing({_Sides(sorts, form.down, sorts.written, sorts.writes)})"
         if not form.staged:
             yield f"fetch = prefetching({_Sides(sorts, form.down, range(len(sorts.axes)), sorts.reads)})"
+    else:
+        yield f"fetch = prefetching({reads})"
     if spread is not None:
         what = f'"{form.recode}", {spread.bits}, {spread.width}, {spread.steps[: network.inside]}, odd={spread.odd}'
         both = f"rows={tuple(operands.rows)}, columns={tuple(operands.columns)}, vectors={network.vectors}"
@@ -106,7 +109,9 @@ def moving(form: Moving) -> Iterator[str]:
         yield "refused, lost = 0, 0"
     yield "for i in range(top, bottom):"
     if form.sorts is None:
-        yield f"    row = {reads.taken(0, 'rows_of', 'of')}"
+        row = reads.taken(0, "rows_of", "of")
+        yield f"    row = {row}"
+        yield f"    after = {row.replace(', i, ', ', min(i + 1, bottom - 1), ')}"
     else:
         yield from (f"    {line}" for line in _sorting(form, form.sorts))
         yield "    row = (panel,)"
@@ -115,6 +120,9 @@ def moving(form: Moving) -> Iterator[str]:
         yield f"    row_by = {operands.taken(0, 'rows_by', '0' if spread.odd else 'by')}"
     yield "    for j in range(left, right):"
     column = reads.taken(1, "columns_of", "0", order)
+    if form.sorts is None:
+        yield "        if i + 1 < bottom:"
+        yield f"            fetch(after, {column})"
     if given:
         yield f"        w, refused, lost = read(row, {column}, {given}, refused, lost)"
     else:
@@ -137,7 +145,8 @@ def moving(form: Moving) -> Iterator[str]:
         yield "        if mode != LOOK:"
     yield "            write(row_to, column_to, w)"
     if form.refuses or given or form.recode == "offset":
-        yield f"found[turn] = {'lost | ' if form.counts and given else ''}int64(refused != 0) << {REFUSED}"
+        lost = "lost | " if form.counts and given else ""
+        yield f"store64(found + 8 * turn, uint64({lost}int64(refused != 0) << {REFUSED}))"
 
 
 def _sorting(form: Moving, network: Network) -> Iterator[str]:
@@ -167,12 +176,14 @@ def _sorting(form: Moving, network: Network) -> Iterator[str]:
     yield from (f"        {line}" for line in sorts)
 
 
-def stage(form: Moving) -> str:
-    """Where rows of a panel's source are copied together: before the panel."""
-    if form.sorts is None or not form.staged:
+def apart(form: Moving) -> str:
+    """Where a panel is in memory apart: behind the rows of its source that are copied together, if they are."""
+    if form.sorts is None:
         return ""
+    if not form.staged:
+        return "    panel = scratch\n"
     rows = _Sides(form.sorts, form.down, range(len(form.sorts.axes)), form.sorts.reads).rows
-    return f"    stage, panel = panel, panel + {(STAGED + LINE) << len(rows)}\n"
+    return f"    stage, panel = scratch, scratch + {(STAGED + LINE) << len(rows)}\n"
 
 
 def _operations(network: Network) -> Iterator[str]:

@@ -7,10 +7,6 @@ expert.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
-
 END, TILES, ACROSS = 0, 1, 2
 """The number of the first turn that is another job's; tiles of one expert; tiles beside each other in it."""
 
@@ -38,14 +34,3 @@ PANEL, PANEL_TO, PANEL_OF, SCRATCH = 23, 24, 25, 26
 
 WIDE = 27
 """Columns of the table of jobs."""
-
-
-@numba.njit
-def tile(jobs: Any, job: Any, turn: Any) -> Any:
-    """(expert, first row, end of rows, first column, end of columns) of a turn."""
-    before = jobs[job - 1, END] if job else 0
-    expert, at = divmod(turn - before, jobs[job, TILES])
-    down, across = divmod(at, jobs[job, ACROSS])
-    top, left = down * jobs[job, HEIGHT], across * jobs[job, WIDTH]
-    bottom, right = min(top + jobs[job, HEIGHT], jobs[job, ROWS]), min(left + jobs[job, WIDTH], jobs[job, COLUMNS])
-    return expert, top, bottom, left, right
