@@ -168,7 +168,9 @@ def _ruled(builder: Any, codes: Any, rule: Any, bits: int, *, shift: int) -> tup
 # blocks of usual codes ------------------------------------------------------------------------------------------------
 
 
-def _usual(builder: Any, recode: str, a: Code, b: Code, read: Sequence[Any], given: Any) -> tuple[list[Any], Any] | None:
+def _usual(
+    builder: Any, recode: str, a: Code, b: Code, read: Sequence[Any], given: Any
+) -> tuple[list[Any], Any] | None:
     """Vectors whose codes are but shifted, and whether some code is none of those; None for other recodes."""
     if recode == "rule":
         one = _on_the_line(builder, read[0].type, b.bits, given, shift=max(b.mantissa - a.mantissa, 0))
