@@ -3,7 +3,7 @@ stands beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -82,18 +82,34 @@ def beside(
     @intrinsic
     def recoded(_typing: Any, block: Any, row: Any, column: Any, base: Any, plus: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            known: dict[tuple[tuple[int, int], ...], tuple[Any, Any]] = {}
             words = added(builder, sides, *args[1:3])
+            if recode == "fold_sign":
+                return context.make_tuple(builder, sig.return_type, signed(builder, parts(builder, args[0]), words))
+            known: dict[tuple[tuple[int, int], ...], tuple[Any, Any]] = {}
             raised = splat(builder, builder.trunc(args[4], ir.IntType(8)), BITS // 8)
             made = []
             for at, value in enumerate(parts(builder, args[0])):
                 key = tuple(sides.of(at))
                 if key not in known:
                     known[key] = found(builder, words[at], args[3], raised)
-                function = recoders.get(recode)
-                made.append(_signed(builder, value, *known[key]) if function is None
-                            else _around(builder, value, known[key], function))  # fmt: skip
+                made.append(_around(builder, value, known[key], recoders[recode]))
             return context.make_tuple(builder, sig.return_type, made)
+
+        def signed(builder: Any, block: Sequence[Any], words: Sequence[Sequence[Any]]) -> list[Any]:
+            """Each vector's codes with their signs, which all words of the block are asked for at once."""
+            keys = [tuple(sides.of(at)) for at in range(vectors)]
+            places = {key: place for at in range(vectors) for key, place in zip(keys[at], words[at])}
+            numbers = {key: number for number, key in enumerate(places)}
+            marks = _marks(builder, list(places.values()), width, 0x88 if steps[0] == 0 else 8)
+            made = []
+            for value, own in zip(block, keys):
+                at = [numbers[own[number]] * (width // 8) + byte for number, byte in _stands(steps)]
+                signs = builder.bitcast(shuffled(builder, marks, marks, at[0::2]), LLVM)
+                if steps[0] != 0:
+                    odd = builder.bitcast(shuffled(builder, marks, marks, at[1::2]), LLVM)
+                    signs = builder.or_(signs, shifted(builder, odd, 4))
+                made.append(builder.xor(value, signs))
+            return made
 
         def found(builder: Any, words: Sequence[Any], base: Any, raised: Any) -> tuple[Any, Any]:
             """Bytes beside the even and the odd codes of a vector."""
@@ -104,11 +120,9 @@ def beside(
                 both = [filled(_BYTES, 0)] * 2
                 for number, place in enumerate(words):
                     word = _word(builder, place, base, width, odd=odd)
-                    more = _spread(builder, word, bits, steps, number, signs=recode == "fold_sign")
+                    more = _spread(builder, word, bits, steps, number)
                     both = [builder.or_(one, other) for one, other in zip(both, more)]
-            if recode != "fold_sign":
-                both = [builder.add(one, raised) for one in both]
-            return both[0], both[1]
+            return builder.add(both[0], raised), builder.add(both[1], raised)
 
         return block(block, row, column, base, plus), generate
 
@@ -126,34 +140,39 @@ def _word(builder: Any, place: Any, base: Any, width: int, *, odd: bool) -> Any:
     return builder.lshr(word, builder.shl(half, ir.Constant(LONG, 2)))
 
 
-def _spread(
-    builder: Any, word: Any, bits: int, steps: Sequence[int], number: int, *, signs: bool
-) -> tuple[Any, Any]:
-    """The codes of a word as bytes beside the even and the odd codes of a vector, 0 beside those that another word has;
-    with `signs` 8 for a negative number of e4m3, else 0."""
+def _stands(steps: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """For each place in a vector, which of its words has what stands beside it, and which code there that is."""
+    for place in range(1 << len(steps)):
+        digits = [place >> at & 1 for at in range(len(steps))]
+        other = [digit for digit, step in zip(digits, steps) if step < 0]
+        yield (
+            sum(digit << at for at, digit in enumerate(other)),
+            sum(digit * max(step, 0) for digit, step in zip(digits, steps)),
+        )
+
+
+def _spread(builder: Any, word: Any, bits: int, steps: Sequence[int], number: int) -> tuple[Any, Any]:
+    """The codes of a word as bytes beside the even and the odd codes of a vector, 0 beside those that another word
+    has."""
     count = 64 // bits
     kind = ir.VectorType(ir.IntType(8), 8)
     codes = builder.bitcast(word, kind)
     if bits == 4:
         pair = builder.and_(codes, filled(kind, 15)), builder.lshr(codes, filled(kind, 4))
         codes = shuffled(builder, *pair, [at // 2 + at % 2 * 8 for at in range(16)])
-    if signs:
-        negative = builder.icmp_unsigned(">", codes, filled(kind, 0x80))
-        negative = builder.and_(negative, builder.icmp_unsigned("!=", codes, filled(kind, 0xFF)))
-        codes = builder.select(negative, filled(kind, 8), filled(kind, 0))
-    places: list[int] = []
-    for place in range(1 << len(steps)):
-        digits = [place >> at & 1 for at in range(len(steps))]
-        other = [digit for digit, step in zip(digits, steps) if step < 0]
-        mine = sum(digit << at for at, digit in enumerate(other)) == number
-        places.append(sum(digit * max(step, 0) for digit, step in zip(digits, steps)) if mine else count)
+    places = [code if mine == number else count for mine, code in _stands(steps)]
     zeros = filled(codes.type, 0)
     return shuffled(builder, codes, zeros, places[0::2]), shuffled(builder, codes, zeros, places[1::2])
 
 
-def _signed(builder: Any, value: Any, even: Any, odd: Any) -> Any:
-    signs = builder.or_(builder.bitcast(even, LLVM), shifted(builder, builder.bitcast(odd, LLVM), 4))
-    return builder.xor(value, signs)
+def _marks(builder: Any, places: Sequence[Any], width: int, mark: int) -> Any:
+    """The codes of e4m3 of some words as bytes: the mark for a negative number, else 0."""
+    count = 1 << (len(places) - 1).bit_length()
+    kind = ir.VectorType(ir.IntType(8), count * width // 8)
+    codes = gathered(builder, [*places, *places[:1] * (count - len(places))], kind)
+    negative = builder.icmp_unsigned(">", codes, filled(kind, 0x80))
+    negative = builder.and_(negative, builder.icmp_unsigned("!=", codes, filled(kind, 0xFF)))
+    return builder.select(negative, filled(kind, mark), filled(kind, 0))
 
 
 def _around(builder: Any, value: Any, zeros: Sequence[Any], moved: Callable[..., tuple[Any, Any]]) -> Any:

@@ -7,6 +7,8 @@ so that the one rounding is that of the target's code.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -15,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from layoutdsl.backends.cpu.doubles import Numbers, computed, infinite
-from layoutdsl.backends.cpu.rules import COUNT, EXCEPTIONS, FLAGGED, HIGH, LOW, MASK, PLUS
+from layoutdsl.backends.cpu.rules import COUNT, EXCEPTIONS, FILL, FLAGGED, HIGH, LAST, LOW, MASK, PLUS, REST, SAFE
 from layoutdsl.backends.cpu.vectors import (
     BITS,
     INT,
@@ -31,7 +33,7 @@ from layoutdsl.backends.cpu.vectors import (
     shuffled,
     splat,
 )  # fmt: skip
-from layoutdsl.codes import code_named
+from layoutdsl.codes import Code, code_named
 
 # codes that are no numbers --------------------------------------------------------------------------------------------
 
@@ -97,14 +99,25 @@ def recoding(
     @intrinsic
     def read(_typing: Any, row: Any, column: Any, rule: Any, refused: Any, lost: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            made, seen, gone = [], args[3], args[4]
-            for places in added(builder, sides, *args[:2]):
-                found = gathered(builder, places, codes)
-                one = parts_of(builder, builder.call(function(builder.module), [found, args[2]]))
+            read = [gathered(builder, places, codes) for places in added(builder, sides, *args[:2])]
+            usual = _usual(builder, recode, a, b, read, args[2])
+            if usual is None:
+                return context.make_tuple(builder, sig.return_type, every(context, builder, read, *args[2:]))
+            block, odd = context.make_tuple(builder, many(vectors), usual[0]), usual[1]
+            results = [cgutils.alloca_once_value(builder, one) for one in (block, *args[3:])]
+            with builder.if_then(odd, likely=False):
+                for one, result in zip(every(context, builder, read, *args[2:]), results):
+                    builder.store(one, result)
+            return context.make_tuple(builder, sig.return_type, [builder.load(one) for one in results])
+
+        def every(context: Any, builder: Any, read: Any, what: Any, seen: Any, gone: Any) -> Any:
+            """All that the recode may find in codes."""
+            made = []
+            for found in read:
+                one = parts_of(builder, builder.call(function(builder.module), [found, what]))
                 made.append(one[0])
                 seen, gone = builder.or_(seen, one[1]), builder.add(gone, one[2])
-            block = context.make_tuple(builder, many(vectors), made)
-            return context.make_tuple(builder, sig.return_type, [block, seen, gone])
+            return context.make_tuple(builder, many(vectors), made), seen, gone
 
         numbers = types.int64, types.int64
         return types.Tuple((many(vectors), *numbers))(row, column, given, *numbers), generate
@@ -116,16 +129,18 @@ def parts_of(builder: Any, value: Any) -> list[Any]:
     return [builder.extract_value(value, at) for at in range(len(value.type.elements))]
 
 
+def _number(builder: Any, rule: Any, at: Any, offset: int, kind: Any) -> Any:
+    """Some bits of an entry of a rule, in all codes' places."""
+    entry = builder.add(builder.mul(at, ir.Constant(LONG, 8)), ir.Constant(LONG, offset))
+    pointer = builder.inttoptr(builder.add(rule, entry), kind.element.as_pointer())
+    return splat(builder, builder.load(pointer, align=1), kind.count)
+
+
 def _ruled(builder: Any, codes: Any, rule: Any, bits: int, *, shift: int) -> tuple[Any, Any, Any]:
     """Codes by a rule: (codes, refused, became 0)."""
-    narrow, target = codes.type, ir.VectorType(ir.IntType(bits), codes.type.count)
-    byte, wide = narrow.element.as_pointer(), target.element.as_pointer()
-
-    def number(at: Any, offset: int, kind: Any) -> Any:
-        """Some bits of an entry of the rule, in all codes' places."""
-        entry = builder.add(builder.mul(at, ir.Constant(LONG, 8)), ir.Constant(LONG, offset))
-        pointer = builder.inttoptr(builder.add(rule, entry), kind)
-        return splat(builder, builder.load(pointer, align=1), narrow.count)
+    byte = narrow = codes.type
+    wide = target = ir.VectorType(ir.IntType(bits), codes.type.count)
+    number = partial(_number, builder, rule)
 
     mask, low, high = (number(ir.Constant(LONG, at), 0, byte) for at in (MASK, LOW, HIGH))
     size = builder.and_(codes, mask)
@@ -148,6 +163,71 @@ def _ruled(builder: Any, codes: Any, rule: Any, bits: int, *, shift: int) -> tup
         start = builder.add(start, count)
     bad, zero = (builder.icmp_unsigned("!=", builder.load(flag), filled(narrow, 0)) for flag in masks)
     return builder.load(made), bad, zero
+
+
+# blocks of usual codes ------------------------------------------------------------------------------------------------
+
+
+def _usual(
+    builder: Any, recode: str, a: Code, b: Code, read: Sequence[Any], given: Any
+) -> tuple[list[Any], Any] | None:
+    """Vectors whose codes are but shifted, and whether some code is none of those; None for other recodes."""
+    if recode == "rule":
+        one = _on_the_line(builder, read[0].type, b.bits, given, shift=max(b.mantissa - a.mantissa, 0))
+    elif recode == "rescale" and a == b and a.kind == "float" and a.bits == 16:
+        one = _normal(builder, read[0].type, a, given)
+    else:
+        return None
+    made, odd = [], filled(read[0].type, 0)
+    for codes in read:
+        found, other = one(codes)
+        made.append(builder.bitcast(found, LLVM))
+        odd = builder.or_(odd, builder.sext(other, odd.type))
+    whole = builder.bitcast(odd, ir.IntType(odd.type.count * odd.type.element.width))
+    return made, builder.icmp_unsigned("!=", whole, ir.Constant(whole.type, 0))
+
+
+def _on_the_line(builder: Any, narrow: Any, bits: int, rule: Any, *, shift: int) -> Callable[[Any], tuple[Any, Any]]:
+    wide = ir.VectorType(ir.IntType(bits), narrow.count)
+    mask, safe, last, rest = (_number(builder, rule, LONG(at), 0, narrow) for at in (MASK, SAFE, LAST, REST))
+    plus, fill = (_number(builder, rule, LONG(at), 0, wide) for at in (PLUS, FILL))
+
+    def one(codes: Any) -> tuple[Any, Any]:
+        size = builder.and_(codes, mask)
+        steps = builder.shl(builder.zext(size, wide) if bits > 8 else size, filled(wide, shift))
+        below = builder.icmp_unsigned("<", size, safe)
+        other = builder.and_(below, builder.icmp_unsigned("!=", size, rest))
+        other = builder.or_(other, builder.icmp_unsigned(">", size, last))
+        return builder.select(below, fill, builder.add(steps, plus)), other
+
+    return one
+
+
+def _normal(builder: Any, kind: Any, code: Code, factor: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """Normal numbers times a power of two that are normal then, and 0."""
+    power = builder.sub(builder.lshr(builder.bitcast(factor, LONG), LONG(52)), LONG(1023))
+    top = (1 << code.exponent) - 2
+    least = _clamped(builder, builder.sub(LONG(1), power), 1, top + 1)
+    most = _clamped(builder, builder.sub(LONG(top), power), 0, top)
+    step = LONG(code.mantissa)
+    bounds = builder.shl(least, step), builder.sub(builder.shl(builder.add(most, LONG(1)), step), LONG(1))
+    low, high, by = (
+        splat(builder, builder.trunc(one, kind.element), kind.count) for one in (*bounds, builder.shl(power, step))
+    )
+
+    def one(codes: Any) -> tuple[Any, Any]:
+        size = builder.and_(codes, filled(kind, (1 << code.bits - 1) - 1))
+        nothing = builder.icmp_signed("==", size, filled(kind, 0))
+        other = builder.and_(builder.icmp_signed("<", size, low), builder.not_(nothing))
+        other = builder.or_(other, builder.icmp_signed(">", size, high))
+        return builder.add(codes, builder.select(nothing, filled(kind, 0), by)), other
+
+    return one
+
+
+def _clamped(builder: Any, value: Any, low: int, high: int) -> Any:
+    value = builder.select(builder.icmp_signed("<", value, LONG(low)), LONG(low), value)
+    return builder.select(builder.icmp_signed(">", value, LONG(high)), LONG(high), value)
 
 
 # the largest of many --------------------------------------------------------------------------------------------------

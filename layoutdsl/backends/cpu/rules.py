@@ -5,6 +5,9 @@ have their exponents shifted, and nothing else. What is not is listed, code by c
 the target's code is (x << shift) + plus; 0 for an x below `low`, which a value other than 0 does not survive; that an x
 above `high` is refused; and that exceptions are what they are, `flagged` ones among them refused or lost. The shift is
 by how many bits of mantissa the target has more.
+
+Most vectors have no code that is no usual one. Those from `safe` to `last` follow the line and nothing else; of those
+below, `rest` becomes `fill`. Whoever sees no other code needs not look for exceptions.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from layoutdsl.backends.cpu.forms import LOST, REFUSED
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.recodes import Recode
 
-MASK, PLUS, LOW, HIGH, COUNT, FLAGGED, EXCEPTIONS = range(7)
+MASK, PLUS, LOW, HIGH, COUNT, FLAGGED, SAFE, LAST, REST, FILL, EXCEPTIONS = range(11)
 """Where a rule, a list of int64, has its numbers, those of exceptions without and with flags, and from where on these
 are: a byte of the code, up to four of what is made of it, and one each, not 0, of what is refused and of what is
 lost."""
@@ -65,4 +68,10 @@ def rule(recode: Recode, shift: int) -> np.ndarray:
         | int(known[code] >> REFUSED & 1) << 40 | int(known[code] >> LOST & 1) << 48
         for code in (*plain, *flagged)
     ]  # fmt: skip
-    return np.array([mask, plus, low, max(high, 0), len(plain), len(flagged), *entries], dtype=np.int64)
+    odd = np.flatnonzero((((x << steps) + plus) % (1 << width) != known) & (x <= high))
+    safe, last = (int(odd.max(initial=-1)) + 1, high) if high >= 0 else (mask + 1, 0)
+    if safe > min(high, 254):  # none: nor does any code stand for the rest
+        safe, last = 255, 0
+    rest = 0 if 0 < safe < 255 and known[0] < 1 << width else 255
+    numbers = [mask, plus, low, max(high, 0), len(plain), len(flagged), safe, last, rest, int(known[0])]
+    return np.array([*numbers, *entries], dtype=np.int64)
