@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
+from layoutdsl.backends import user_cache
 from layoutdsl.backends.cpu import machine, turns
 from layoutdsl.backends.cpu.forms import Form
 from layoutdsl.backends.cpu.machine import Kernel
@@ -33,7 +33,7 @@ def kernel(form: Form) -> Kernel:
     """The compiled kernel of a form, from the user's cache if it is there."""
     text = source(form)
     name = f"layoutdsl_{hashlib.sha256(text.encode() + _used()).hexdigest()[:16]}"
-    code = machine.kept(_folder() / f"{name}.o")
+    code = machine.kept(user_cache.folder() / f"{name}.o")
     return Kernel(_compiled(name, text) if code is None else code)
 
 
@@ -83,16 +83,12 @@ def threads() -> int:
     return numba.get_num_threads()
 
 
-def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layoutdsl"
-
-
 def _written(text: str, name: str) -> Path:
     """A file with that text, in the user's cache or, where nothing can be written there, in a folder for this run."""
     try:
-        return _file(_folder(), text, name)
+        return _file(user_cache.folder(), text, name)
     except OSError:
-        return _file(_temporary(), text, name)
+        return _file(user_cache.temporary(), text, name)
 
 
 def _file(folder: Path, text: str, name: str) -> Path:
@@ -101,8 +97,3 @@ def _file(folder: Path, text: str, name: str) -> Path:
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         machine.replace(path, text.encode())
     return path
-
-
-@lru_cache(maxsize=1)
-def _temporary() -> Path:
-    return Path(tempfile.mkdtemp(prefix="layoutdsl-"))

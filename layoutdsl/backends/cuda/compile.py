@@ -21,7 +21,7 @@ from cuda.core import Program, ProgramOptions
 from cuda.core._utils.cuda_utils import CUDAError
 from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
-from layoutdsl.backends import kernel_sources
+from layoutdsl.backends import kernel_sources, user_cache
 from layoutdsl.backends.cuda.toolkit import check_arch, compiler
 from layoutdsl.errors import LayoutError
 
@@ -73,7 +73,7 @@ def headers() -> Path:
 
 def folder() -> Path:
     """Where compiled kernels are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layoutdsl" / "cuda"
+    return user_cache.folder() / "cuda"
 
 
 def check_cache() -> Path:

@@ -20,6 +20,7 @@ import tempfile
 from functools import cache, lru_cache
 from pathlib import Path
 
+from layoutdsl.backends import user_cache
 from layoutdsl.backends.kernel_sources import folder, joined
 from layoutdsl.errors import LayoutError
 
@@ -130,10 +131,10 @@ def _headers() -> str:
 @cache
 def _folder() -> Path:
     """The user's cache or, where nothing can be written there, a folder for this run."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layoutdsl"
+    chosen = user_cache.folder()
     try:
         chosen.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=chosen).close()
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="layoutdsl-"))
+        return user_cache.temporary()
     return chosen
