@@ -26,6 +26,9 @@ BITS = 256
 REGISTERS = 4
 """A block has at most 2^4 vectors: as many as most processors have registers."""
 
+WIDER = 3
+"""One of less than 2^3 takes two lines of the cache that lie together, if it can: fewer pages are written in turn."""
+
 PIECE = 32
 """Bits of the smallest granule, but for codes that are recoded as they are read: those may be read one by one."""
 
@@ -112,6 +115,9 @@ def _block(bits: int, reads: int, writes: int, loops: Sequence[Loop]) -> Block |
     if line is None and room > 0:
         line = taken(rest, 1 << writes, "dst")
         words += [line] if line is not None else []
+        longer = [loop for loop in rest if loop[1] % 2 == 0 and loop[2] == 2 << writes != loop[3]]
+        if line is not None and longer and len(digits) + len(words) < inside + WIDER:
+            words += [one for one in (taken(rest, 2 << writes, "dst"),) if one is not None]
     while len(digits) + len(words) < inside:
         more = smallest(rest)
         if more is None:
