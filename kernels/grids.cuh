@@ -16,8 +16,6 @@ struct Axis {
     LD_DEVICE i64 source(u32 expert, u32 entry) const { return sources.load<i64>((expert * per_expert + entry) * 8); }
     LD_DEVICE i64 part(u32 entry) const { return column(2, entry); }
     LD_DEVICE i64 kind(u32 entry) const { return column(3, entry); }
-    // The operand's address.
-    LD_DEVICE i64 beside(u32 entry) const { return column(4, entry); }
     LD_DEVICE i64 coordinate(u32 entry) const { return column(5, entry); }
     LD_DEVICE i64 column(i64 which, u32 entry) const { return columns.load<i64>((which * count + entry) * 8); }
 };

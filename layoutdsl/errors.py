@@ -112,7 +112,7 @@ class LayoutError(Exception):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return a question that names the known word nearest to `word`, or None where none is near."""
-    if len(word) > _LONGEST_WORD:
+    if not isinstance(word, str) or len(word) > _LONGEST_WORD:
         return None
     folded = {name.lower(): name for name in known if name != word}
     near = difflib.get_close_matches(word.lower(), folded, n=1)

@@ -358,6 +358,13 @@ class Plan:
         """
         from layoutdsl.backends import load
 
+        if report is not None and not isinstance(report, list):
+            raise LayoutError(
+                f"`report` is a {type(report).__name__}, a list is needed",
+                code="LP166",
+                name="no-tensor",
+                help="give an empty list: what is lost is appended to it",
+            )
         return load(backend)(self, tensors, out, report)
 
     def update(

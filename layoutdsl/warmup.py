@@ -101,7 +101,15 @@ def compile_all(kernels: Iterable[Kernel], archs: Sequence[str]) -> list[Cubin]:
     for arch in archs:
         toolkit.check_arch(arch)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(cuda_compile.compiled, *zip(*product(kernels, archs))))
+        done = list(pool.map(cuda_compile.compiled, *zip(*product(kernels, archs))))
+    if lost := sum(not cubin.kept for cubin in done):
+        raise LayoutError(
+            f"{lost} of {len(done)} compiled kernels could not be kept in {cuda_compile.folder()}",
+            code="LP331",
+            name="cache-not-writable",
+            help="make room on its disk, or let XDG_CACHE_HOME name a folder on another one",
+        )
+    return done
 
 
 def _here() -> list[str]:

@@ -849,3 +849,55 @@ def test_nothing_is_made_that_is_larger_than_a_piece(source, target, params, mon
     with Largest() as largest:
         plan.run(tensors, out=out)
     assert largest.bytes <= 8 * 512
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "cuda"])
+def test_an_operand_is_gathered_as_its_codes_are(backend):
+    """In act-order `down` reorders what `up` writes: up's zero points along with its weights, apart for each expert."""
+    sizes, params = {"e": 2, "i": 64, "h": 128}, {"group": 32, "zero_points": True, "act_order": True}
+    plan = compile_plan("gptq", "marlin_int4_a8fp8", "moe_plain", sizes, params=params)
+    dice = torch.Generator().manual_seed(0)
+    tensors = {}
+    for info in plan.inputs:
+        dtype = getattr(torch, info.dtypes[0])
+        if info.role == "act_order":
+            groups = torch.arange(info.codes) // 32
+            moved = [groups[torch.randperm(info.codes, generator=dice)] for _ in range(2)]
+            tensors[info.name] = torch.stack(moved if info.name.startswith("w2") else [groups] * 2).to(dtype)
+        elif dtype == torch.int32:
+            tensors[info.name] = torch.randint(0, 2**31, info.full_shape, generator=dice).to(dtype)
+            if info.role == "zero_point":
+                tensors[info.name] &= 0x77777777
+        else:
+            tensors[info.name] = torch.ones(info.full_shape, dtype=dtype)
+    wanted = plan.run(tensors, backend="reference")
+    made = plan.run(tensors, backend=backend)
+    assert {name: raw(tensor) for name, tensor in made.items()} == {name: raw(one) for name, one in wanted.items()}
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "cuda"])
+def test_one_number_of_any_stride(backend):
+    plan = compile_plan("fp8", "marlin_fp8_a16", "linear", {"n": 64, "k": 128}, params={"scale": "tensor"})
+    tensors = {info.name: torch.ones(info.full_shape).to(getattr(torch, info.dtypes[0])) for info in plan.inputs}
+    wanted = plan.run(tensors)
+    cut = tensors | {"linear.weight_scale": torch.ones(1, 2)[:, 0].to(tensors["linear.weight_scale"].dtype)}
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in plan.run(cut, backend=backend).items())
+
+
+def test_wrong_types_are_refused_in_words():
+    plan = compile_plan("fp8", "marlin_fp8_a16", "linear", {"n": 64, "k": 128})
+    tensors = {info.name: torch.ones(info.full_shape).to(getattr(torch, info.dtypes[0])) for info in plan.inputs}
+    name = next(iter(tensors))
+    for arguments, code in (
+        (({1: tensors[name]},), "LP160"),
+        ((tensors, {"out": [1]}), "LP166"),
+        ((tensors, {"report": ()}), "LP166"),
+        ((tensors, {"backend": []}), "LP150"),
+        ((tensors, {"backend": None}), "LP150"),
+    ):
+        with pytest.raises(LayoutError, match=code):
+            plan.run(arguments[0], **(arguments[1] if len(arguments) > 1 else {}))
+    scales = tensors["linear.weight_scale"]
+    negated = tensors | {"linear.weight_scale": torch._neg_view(scales)}
+    with pytest.raises(LayoutError, match=r"LP166 .*`linear.weight_scale` is a negated view"):
+        plan.run(negated)

@@ -208,3 +208,14 @@ def test_every_primitive_compiles(arch):
         names = PRIMITIVES if "check_global" in text else ("multiply", "reach", "meet", "chain")
         for name in names:
             assert (name.encode() in made.code) == (arch not in ("sm_80", "sm_86") or "e4m3" not in name)
+
+
+@pytest.mark.parametrize(("command", "said"), [
+    ("g++ 'x", "LP300 no-compiler: CXX is `g++ 'x`, which is no command: No closing quotation"),
+    ("true", "`true` ended with status 0, said nothing and made nothing"),
+    ("false", "`false` ended with status 1, said nothing and made nothing"),
+])  # fmt: skip
+def test_a_command_that_is_no_compiler(monkeypatch, cache, command, said):
+    monkeypatch.setenv("CXX", command)
+    with pytest.raises(LayoutError, match=re.escape(said)):
+        host_build.kernel_library("// nothing")

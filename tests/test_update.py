@@ -8,6 +8,7 @@ from __future__ import annotations
 import doctest
 import random
 
+import numpy as np
 import plans
 import pytest
 import torch
@@ -518,3 +519,63 @@ def test_alone_into_the_outputs_of_a_run():
 @pytest.mark.parametrize("module", [partial, ledger])
 def test_the_examples(module):
     assert doctest.testmod(module).failed == 0
+
+
+# --- what it was not made for, found by hand --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [int, torch.tensor, np.int64])
+def test_any_whole_number_is_an_expert(kind):
+    plan = mx_plan(2, 64)
+    updates, tensors = plan.updates(), mx_tensors(plan)
+    for expert in range(2):
+        for name, tensor in tensors.items():
+            updates.update(name, tensor[expert], expert=kind(expert))
+    assert updates.missing == updates.pending == ()
+    assert bytes_of(updates) == bytes_of(plan.run(tensors))
+
+
+@pytest.mark.parametrize("expert", [1.0, "1", True, torch.tensor(1.0), [1]])
+def test_what_is_no_expert(expert):
+    plan = mx_plan(2, 64)
+    name, tensor = next(iter(mx_tensors(plan).items()))
+    with pytest.raises(LayoutError, match="LP351"):
+        plan.updates().update(name, tensor[1], expert=expert)
+
+
+@EVERY
+def test_a_tensor_may_lie_on_the_outputs(backend):
+    """Expert 1 is written apart from 0 and 2, since its scales were there first."""
+    plan = mx_plan(3, 72)
+    tensors, made = mx_tensors(plan), []
+    for apart in (False, True):
+        updates = plan.updates({name: torch.zeros_like(one) for name, one in outputs_of(plan).items()}, backend=backend)
+        updates.update("w13.weight_scale", tensors["w13.weight_scale"][1], expert=1)
+        weight = tensors["w13.weight"]
+        lying = updates["w13.weight"].view(torch.uint8).view(-1)[: weight.numel()].view(weight.dtype).view(weight.shape)
+        lying.copy_(weight)
+        updates.update("w13.weight", lying.clone() if apart else lying)
+        made.append(raw(updates["w13.weight"]))
+    assert made[0] == made[1]
+
+
+def mx_plan(experts: int, inner: int) -> Plan:
+    sizes = {"e": experts, "i": inner, "h": 128}
+    return compile_plan("mxfp8", "marlin_mxfp8_a16", "moe_plain", sizes, params={"dtype": "bfloat16"})
+
+
+def mx_tensors(plan: Plan) -> Tensors:
+    numbers = torch.Generator().manual_seed(0)
+    return {
+        info.name: torch.randint(1, 100, info.full_shape, generator=numbers).to(torch.uint8).view(
+            getattr(torch, info.dtypes[0])
+        )
+        for info in plan.inputs
+    }
+
+
+def test_a_backend_is_refused_before_the_first_tensor():
+    plan = compile_plan("mxfp8", "marlin_mxfp8_a16", "linear", {"n": 64, "k": 128}, params={"dtype": "bfloat16"})
+    for name in ("nope", None, []):
+        with pytest.raises(LayoutError, match="LP150"):
+            plan.updates(backend=name)

@@ -47,7 +47,7 @@ def device(name: str, wanted: str = "cpu") -> str:
 
 
 def _module(name: str) -> Any:
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         raise LayoutError(
             f"there is no backend `{name}`",
             code="LP150",

@@ -45,7 +45,7 @@ def checked(plan: Plan, tensors: Given) -> dict[str, torch.Tensor | Sequence[tor
 
 def input_named(plan: Plan, name: str) -> TensorInfo:
     """The input of that name; LayoutError where the plan reads none."""
-    if name not in plan.input:
+    if not isinstance(name, str) or name not in plan.input:
         raise LayoutError(
             f"the plan reads no tensor `{name}`",
             code="LP160",
@@ -92,13 +92,13 @@ def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str)
             name="no-tensor",
             help="torch.from_numpy makes a tensor of an array",
         )
-    if given.layout != torch.strided or given.is_meta:
+    if given.layout != torch.strided or given.is_meta or given.is_neg():
+        unfit = "a meta tensor" if given.is_meta else "a negated view" if given.is_neg() else given.layout
         raise LayoutError(
-            f"`{info.name}`{place} is {'a meta tensor' if given.is_meta else given.layout}, "
-            "a dense one in memory is needed",
+            f"`{info.name}`{place} is {unfit}, a dense one in memory is needed",
             code="LP166",
             name="no-tensor",
-            help="load it, or call to_dense() on it",
+            help="load it, or call to_dense() or resolve_neg() on it",
         )
     dtype = str(given.dtype).removeprefix("torch.")
     if dtype not in info.dtypes:
@@ -119,13 +119,21 @@ def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str)
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor as a flat uint8 tensor; a view where it is contiguous."""
-    tensor = tensor.contiguous().reshape(-1)
+    # A tensor of one element counts as contiguous whatever its stride is.
+    tensor = tensor.contiguous().as_strided((tensor.numel(),), (1,))
     return tensor.view(torch.uint8) if tensor.dtype != torch.uint8 else tensor
 
 
 def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
     """Output tensors by name: those of `out`, checked, or new ones on the inputs' device."""
     device = device_of(given)
+    if out is not None and not isinstance(out, Mapping):
+        raise LayoutError(
+            f"`out` is a {type(out).__name__}, a mapping from name to tensor is needed",
+            code="LP166",
+            name="no-tensor",
+            help=f"it writes: {', '.join(plan.output)}",
+        )
     for name in out or {}:
         if name not in plan.output:
             raise LayoutError(

@@ -13,7 +13,11 @@ def folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "layoutdsl"
 
 
-@lru_cache(maxsize=1)
 def temporary() -> Path:
-    """A folder for this process alone, where that one cannot be written."""
-    return Path(tempfile.mkdtemp(prefix="layoutdsl-"))
+    """A folder for this process alone, where that one cannot be written; gone at its end."""
+    return Path(_temporary().name)
+
+
+@lru_cache(maxsize=1)
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="layoutdsl-", ignore_cleanup_errors=True)

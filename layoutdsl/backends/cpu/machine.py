@@ -73,9 +73,14 @@ def keep(path: Path, code: Code) -> None:
 
 def replace(path: Path, data: bytes) -> None:
     """A file with those bytes, at once. Raises OSError."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    os.replace(file.name, path)
+    file, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(file, "wb") as whole:
+            whole.write(data)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)
+        raise
 
 
 @cache

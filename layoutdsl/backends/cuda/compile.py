@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cubin:
-    """What a GPU loads of one kernel; `cached` says that it was compiled before."""
+    """What a GPU loads of one kernel. cached: it was compiled before. kept: it is in the cache now."""
 
     code: bytes
     cached: bool
+    kept: bool = True
 
 
 def compiled(kernel: Kernel, arch: str) -> Cubin:
@@ -54,8 +55,7 @@ def compiled(kernel: Kernel, arch: str) -> Cubin:
     if code is not None:
         return Cubin(code, cached=True)
     code = _compile(kernel.name, text, options)
-    _keep(store, key, code)
-    return Cubin(code, cached=False)
+    return Cubin(code, cached=False, kept=_is_kept(store, key, code))
 
 
 def headers() -> Path:
@@ -99,13 +99,14 @@ def _store(folder: Path) -> FileStreamProgramCache | None:
         return None
 
 
-def _keep(store: FileStreamProgramCache | None, key: bytes, code: bytes) -> None:
+def _is_kept(store: FileStreamProgramCache | None, key: bytes, code: bytes) -> bool:
     if store is None:
-        return
+        return False
     try:
         store[key] = code
     except OSError:  # a full disk, say: the kernel is there nevertheless
-        return
+        return False
+    return True
 
 
 def _compile(name: str, text: str, options: ProgramOptions) -> bytes:

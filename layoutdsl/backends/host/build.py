@@ -77,7 +77,15 @@ def check_loaded(build: str) -> None:
 
 def compiler() -> tuple[str, ...]:
     """The command of a C++ compiler: that of CXX, or the first of COMPILERS that is installed."""
-    asked = shlex.split(os.environ.get("CXX", ""))
+    try:
+        asked = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise LayoutError(
+            f"CXX is `{os.environ['CXX']}`, which is no command: {error}",
+            code="LP300",
+            name="no-compiler",
+            help="name a C++ compiler in it, with its options if it needs some",
+        ) from None
     for command in (asked,) if asked else ([name] for name in COMPILERS):
         if shutil.which(command[0]):
             return tuple(command)
@@ -107,9 +115,10 @@ def _compile(command: list[str], text: str, stem: str) -> None:
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     lines = done.stderr.splitlines()
     said = [line for line in lines if "error: " in line or "-Wframe-larger-than" in line]  # nothing else guards a stack
-    if done.returncode == 0 and not said:
+    made = Path(command[command.index("-o") + 1])
+    if done.returncode == 0 and not said and made.is_file():
         return
-    said = said or lines
+    said = said or lines or [f"`{command[0]}` ended with status {done.returncode}, said nothing and made nothing"]
     raise LayoutError(
         f"`{stem}` does not compile:\n" + "\n".join(said[:_ERROR_LINES]),
         code="LP301",

@@ -14,7 +14,7 @@ moves bring, also those that share a target.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from layoutdsl.plan import Lookup, Move, Operand
 
 DST, SRC, PART, KIND, BESIDE, AT = range(6)
 """Rows of an axis: the target's address and the source's (or, where it is gathered, the position in the order), the
-part, what actions are looked up by, the address of an operand, and the coordinate."""
+part, what actions are looked up by, the address of an operand (or its position, where it is gathered), and the
+coordinate."""
 
 KEPT, DATA = -1, -2
 """Actions that are no code: what stands in the target stays; a code of the sources is recoded."""
@@ -47,6 +48,16 @@ class Grid:
     actions: np.ndarray
     gather_n: Lookup | None = None
     gather_k: Lookup | None = None
+    beside_n: Lookup | None = None
+    beside_k: Lookup | None = None
+
+    @property
+    def lookups(self) -> Iterator[tuple[str, Axis, int, Lookup | None]]:
+        """What kernels call a list of addresses, the axis and the row that it is made of, and how it is gathered."""
+        yield "n_sources", self.n, SRC, self.gather_n
+        yield "k_sources", self.k, SRC, self.gather_k
+        yield "n_beside", self.n, BESIDE, self.beside_n
+        yield "k_beside", self.k, BESIDE, self.beside_k
 
 
 def written(moves: Sequence[Move], operand: Operand | None = None) -> list[Grid]:
@@ -64,7 +75,7 @@ def written(moves: Sequence[Move], operand: Operand | None = None) -> list[Grid]
 def listed(moves: Sequence[Move], operand: Operand | None = None) -> Iterator[Grid]:
     """A grid for each move that brings data."""
     for piece in _pieces([move for move in moves if move.kind == "data"], operand, ALL):
-        yield Grid(piece.n, piece.k, np.full((1, 1), DATA), piece.gather_n, piece.gather_k)
+        yield Grid(piece.n, piece.k, np.full((1, 1), DATA), *piece.lookups)
 
 
 def shares(moves: Sequence[Move]) -> bool:
@@ -80,8 +91,7 @@ class _Piece:
     action: int
     n: Axis
     k: Axis
-    gather_n: Lookup | None
-    gather_k: Lookup | None
+    lookups: tuple[Lookup | None, ...]
 
 
 def _pieces(moves: Sequence[Move], operand: Operand | None, which: str) -> Iterator[_Piece]:
@@ -92,12 +102,13 @@ def _pieces(moves: Sequence[Move], operand: Operand | None, which: str) -> Itera
             continue
         action = move.pad if move.kind == "pad" else DATA
         if operand is None or move.kind != "data":
-            yield _Piece(action, n, k, move.gather_n, move.gather_k)
+            yield _Piece(action, n, k, (move.gather_n, move.gather_k))
             continue
         for beside in operand.moves:
             found = _beside(n, _axis(beside.n, LAST)), _beside(k, _axis(beside.k, LAST))
             if found[0].size and found[1].size:
-                yield _Piece(action, *found, move.gather_n, move.gather_k)
+                lookups = move.gather_n, move.gather_k, beside.gather_n, beside.gather_k
+                yield _Piece(action, *found, lookups)
 
 
 def _axis(runs: Sequence[Run], which: str) -> Axis:
@@ -138,7 +149,7 @@ def _fit(*pieces: _Piece) -> bool:
     if len(pieces) > MOST:
         return False
     data = [piece for piece in pieces if piece.action == DATA]
-    if len({(piece.gather_n, piece.gather_k) for piece in data}) > 1:
+    if len({piece.lookups for piece in data}) > 1:
         return False
     return _agree([piece.n for piece in data]) and _agree([piece.k for piece in data])
 
@@ -158,7 +169,7 @@ def _grid(pieces: Sequence[_Piece]) -> Grid:
     for at in np.argsort(data, kind="stable"):  # what brings data is written last
         actions[np.ix_(n_kinds >> at & 1 == 1, k_kinds >> at & 1 == 1)] = pieces[at].action
     first = pieces[int(data.argmax())]
-    return Grid(n, k, actions, first.gather_n, first.gather_k)
+    return Grid(n, k, actions, *first.lookups)
 
 
 def _joined(axes: Sequence[Axis], data: np.ndarray) -> tuple[Axis, np.ndarray]:
@@ -193,9 +204,9 @@ def paired(grid: Grid) -> Grid:
     n_kinds, k_kinds = grid.actions.shape
     if np.any(k[DST] % 2):
         actions = np.concatenate([grid.actions, np.full((n_kinds, 1), KEPT)], axis=1)
-        return Grid(n, _with_halves(k, k_kinds), actions, grid.gather_n, grid.gather_k)
+        return replace(grid, k=_with_halves(k, k_kinds), n=n, actions=actions)
     actions = np.concatenate([grid.actions, np.full((1, k_kinds), KEPT)])
-    return Grid(_with_halves(n, n_kinds), k, actions, grid.gather_n, grid.gather_k)
+    return replace(grid, n=_with_halves(n, n_kinds), k=k, actions=actions)
 
 
 def _with_halves(axis: Axis, kind: int) -> Axis:

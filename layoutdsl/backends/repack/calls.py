@@ -8,6 +8,7 @@ address is named in a call's arguments and found by run.py:
     addresses                       the table of the sources' addresses: a row per source, of one per expert
     n_columns, k_columns, actions   the grid's tables
     n_sources, k_sources            the source addresses of the entries, gathered where an axis is
+    n_beside, k_beside              the operand's addresses, likewise
     keys                            what a reduction found
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
@@ -92,7 +93,7 @@ def looking(about: About, form: grid_kernels.Form, grid: Grid, sources: Sequence
     """Calls that go through every pair, along the axis first whose sources are nearer to each other."""
     n, k = (_step(np.unique(axis[SRC]), 0) for axis in (grid.n, grid.k))
     for part in _parts(grid.n, grid.k.shape[1], about.experts):
-        within = Grid(part, grid.k, grid.actions, grid.gather_n, grid.gather_k)
+        within = replace(grid, n=part)
         yield _paired(about, form, within, part.shape[1] * grid.k.shape[1], {"k_first": int(k < n)}, sources)
 
 
@@ -127,6 +128,7 @@ def _paired(
         **numbers,
         "experts": about.experts, "n_count": n, "k_count": k,
         "n_per_expert": n if grid.gather_n else 0, "k_per_expert": k if grid.gather_k else 0,
+        "n_beside_per_expert": n if grid.beside_n else 0, "k_beside_per_expert": k if grid.beside_k else 0,
     }
     blocks = -(-pieces // grid_kernels.THREADS)
     return about.call(_grid_kernel(form), blocks, grid_kernels.parameters(form), known, sources, grid)
@@ -154,7 +156,7 @@ def _rectangles(grid: Grid, n_bits: int, k_bits: int, experts: int) -> Iterator[
         if not k.size:
             continue
         for part in _parts(n_blocks[:, which.reshape(-1) == at], k.shape[1], experts):
-            yield Grid(part.reshape(6, -1), k.reshape(6, -1), grid.actions, grid.gather_n, grid.gather_k)
+            yield replace(grid, n=part.reshape(6, -1), k=k.reshape(6, -1))
 
 
 # ---- in tiles

@@ -72,7 +72,7 @@ def parameters(form: Form) -> tuple[str, ...]:
     if form.recode in _OF_POWER:
         found += ("power",)
     if form.beside:
-        found += ("beside_row",)
+        found += ("beside_row", "n_beside", "n_beside_per_expert", "k_beside", "k_beside_per_expert")
     if form.recode in ZERO_POINTS:
         found += ("plus",)
     if form.recode in _OF_LARGEST or form.recode in _OF_SCALES:
@@ -226,8 +226,11 @@ def _made(form: Form) -> Iterator[str]:
         yield from _loaded(form)
     if form.beside:
         bits = code_named(form.beside).bits
-        yield "const i64 other = n.beside(a) + k.beside(b);"
-        yield f"const u32 beside = load_code<{bits}>(rows.at(beside_row + n.part(a), turn.expert), other);"
+        for axis, entry in ("na", "kb"):
+            place = f"(turn.expert * {axis}_beside_per_expert + {entry}) * 8"
+            yield f"const i64 beside_{axis} = {axis}_beside.load<i64>({place});"
+        yield "const Global operand = rows.at(beside_row + n.part(a), turn.expert);"
+        yield f"const u32 beside = load_code<{bits}>(operand, beside_n + beside_k);"
     if form.recode == "nvfp4_scale":
         yield "if (n.part(a) != part) ratio = scales.ratio(part = n.part(a), turn.expert, bad);"
     yield f"const u32 made = {_recoded(form)};"

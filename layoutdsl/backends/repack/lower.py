@@ -162,7 +162,7 @@ class _Lowering:
         """Pads are whole words wherever they stand, data where whole words can be recoded."""
         a, b = self.recode.source, self.recode.target
         alike = self.recode.name in ("copy", *IN_WORDS) or self.recode == Recode("offset", a, b)
-        moves = alike and code_named(a).bits == self.bits and not (grid.gather_n or grid.gather_k)
+        moves = alike and code_named(a).bits == self.bits and not any(one[3] for one in grid.lookups)
         return tiled(grid, self.bits, (grid.actions >= 0) | moves & (grid.actions == DATA))
 
     def _moved(self, tiles: Tiles) -> Call:

@@ -11,7 +11,7 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends.places import ANY
-from layoutdsl.backends.repack.axes import PART, SRC
+from layoutdsl.backends.repack.axes import PART
 from layoutdsl.plan import Lookup, Plan, TensorInfo
 
 
@@ -35,9 +35,10 @@ class Orders:
             self.found[tensor, group] = order
         return self.found[tensor, group]
 
-    def gathered(self, lookup: Lookup, views: int, entries: torch.Tensor, experts: int) -> torch.Tensor:
-        """Source addresses of an axis' entries, [experts, entries]; `views`: how many parts see it in their own way."""
-        coordinates = self.order(lookup.tensor, lookup.group)[:, entries[SRC]].expand(experts, -1)
+    def gathered(self, lookup: Lookup, views: int, entries: torch.Tensor, row: int, experts: int) -> torch.Tensor:
+        """Addresses of an axis' entries, [experts, entries], whose positions are in that row of them; `views`: how many
+        parts see it in their own way."""
+        coordinates = self.order(lookup.tensor, lookup.group)[:, entries[row]].expand(experts, -1)
         made = torch.zeros_like(coordinates)
         for part, (offset, step, base) in enumerate(lookup.views[:views]):
             x = coordinates * step + offset

@@ -21,7 +21,7 @@ import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.backends.moves import writes
-from layoutdsl.backends.repack.axes import DATA, KIND, SRC, Grid
+from layoutdsl.backends.repack.axes import DATA, KIND, Grid
 from layoutdsl.backends.repack.lower import ALIGNED, Call, Kernel, Lowered, checks, lowered, reductions
 from layoutdsl.backends.repack.numbers import NUMBERS, numbers_kernel
 from layoutdsl.backends.repack.orders import Orders
@@ -83,8 +83,8 @@ def scratch(plan: Plan) -> int:
         found = lowered(plan, index, ALIGNED)
         for call in (*found.checks, *found.writes, *found.compares):
             if call.grid is not None:
-                axes = ((call.grid.n, call.grid.gather_n), (call.grid.k, call.grid.gather_k))
-                total += sum(axis.nbytes + (experts * axis.shape[1] * 8 if lookup else 0) for axis, lookup in axes)
+                total += call.grid.n.nbytes + call.grid.k.nbytes
+                total += sum(experts * axis.shape[1] * 8 for _, axis, _, lookup in call.grid.lookups if lookup)
         if found.compares:
             info = plan.output[program.output]
             total += info.codes * code_named(info.code).bits // 8 * (experts if info.experts else 1)
@@ -212,10 +212,10 @@ class Conversion:
         for name, table in zip(("n_columns", "k_columns", "actions"), tables(grid, self.device)):
             self.launcher.reads(name, table)
             names[name] = table.data_ptr()
-        for axis, entries in (("n", grid.n), ("k", grid.k)):
-            gathered = self.gathered.get((grid, axis))
-            plain = names[f"{axis}_columns"] + SRC * entries.shape[1] * 8
-            names[f"{axis}_sources"] = plain if gathered is None else gathered.data_ptr()
+        for name, entries, row, _ in grid.lookups:
+            gathered = self.gathered.get((grid, name))
+            plain = names[f"{name[0]}_columns"] + row * entries.shape[1] * 8
+            names[name] = plain if gathered is None else gathered.data_ptr()
         return names
 
     def _sources(self, call: Call) -> dict[str, int]:
@@ -273,11 +273,11 @@ class Conversion:
         if call.grid is None:
             return
         n, k, _ = tables(call.grid, self.device)
-        for axis, lookup, entries in (("n", call.grid.gather_n, n), ("k", call.grid.gather_k, k)):
+        for name, _, row, lookup in call.grid.lookups:
             if lookup is not None:
-                views = len(lookup.views) if axis == "n" else 1
-                self.gathered[call.grid, axis] = self.orders.gathered(lookup, views, entries, call.experts)
-                self.launcher.reads(f"{axis}, gathered", self.gathered[call.grid, axis])
+                entries, views = (n, len(lookup.views)) if name.startswith("n") else (k, 1)
+                self.gathered[call.grid, name] = self.orders.gathered(lookup, views, entries, row, call.experts)
+                self.launcher.reads(f"{name}, gathered", self.gathered[call.grid, name])
 
     def _check_shape(self, check: Check) -> None:
         for flat in self.given[check.tensor]:

@@ -10,7 +10,7 @@ WARPS = 4
 
 ADDRESSES = (
     *("status", "addresses", "to", "from", "beside", "n_columns", "n_sources", "k_columns", "k_sources"),
-    *("actions", "keys", "lost"),
+    *("n_beside", "k_beside", "actions", "keys", "lost"),
 )
 """Arguments that are addresses; all others are numbers."""
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import torch
 
-from layoutdsl.backends import amend, buffers
+from layoutdsl.backends import amend, buffers, load
 from layoutdsl.backends.update.pieces import Given, Pieces, inputs, inputs_of_some, pieces
 from layoutdsl.backends.update.reduced import Spanning, Tops
 from layoutdsl.errors import LayoutError
@@ -60,6 +60,7 @@ class Updates(Mapping[str, torch.Tensor]):
     """
 
     def __init__(self, plan: Plan, out: Mapping[str, torch.Tensor] | None, backend: str):
+        load(backend)  # refused now, rather than at the first tensor
         self.plan, self.backend = plan, backend
         self._out = buffers.allocate(plan, {}, out)
         self._ledger = Ledger(plan)
@@ -113,6 +114,7 @@ class Updates(Mapping[str, torch.Tensor]):
     # how it is applied ------------------------------------------------------------------------------------------------
 
     def _apply(self, new: Pieces) -> Applied:
+        new = {piece: tensor.clone() if self._overlaps(tensor) else tensor for piece, tensor in new.items()}
         there, ready = self._held | new, self._ledger.ready(new.keys())
         seen, whole, alone = self._reduce(ready, there)
         batches = _batches([job for job in ready if job.step not in self._spanning], whole, self._ledger.slots)
@@ -199,6 +201,11 @@ class Updates(Mapping[str, torch.Tensor]):
                     self._rows(info.name)[slot].copy_(row)
             else:
                 self[info.name].copy_(made.view(self[info.name].shape))
+
+    def _overlaps(self, tensor: torch.Tensor) -> bool:
+        """Whether it may share memory with an output: one batch would write over what the next one reads."""
+        first = tensor.untyped_storage().data_ptr()
+        return any(out.nbytes and out.untyped_storage().data_ptr() == first for out in self._out.values())
 
     def _rows(self, name: str) -> torch.Tensor:
         """An output with the rank's experts along its first dimension."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,15 +29,24 @@ def pieces(plan: Plan, name: str, given: Given, expert: int | None) -> Pieces:
         dtypes = [given.dtype if isinstance(given, torch.Tensor) else given[at or 0].dtype for at in experts]
         shaped = [flat.view(dtype).view(info.shape) for flat, dtype in zip(flats, dtypes)]
         return {Piece(name, at): tensor for at, tensor in zip(experts, shaped)}
-    if not is_apart(info) or isinstance(expert, bool) or expert not in range(info.experts):
+    number = _whole(expert)
+    if not is_apart(info) or number is None or number not in range(info.experts):
         has = f"{info.experts} experts" if is_apart(info) else "no experts"
         way = f"count as in the checkpoint, from 0 to {info.experts - 1}" if is_apart(info) else "leave it out"
         raise LayoutError(
             f"`{name}` has {has}, expert {expert!r} is given", code="LP351", name="no-such-expert", help=way
         )
-    buffers.matches(info, given, info.shape, f", expert {expert}")
+    buffers.matches(info, given, info.shape, f", expert {number}")
     assert isinstance(given, torch.Tensor)
-    return {Piece(name, expert): given} if expert in here else {}
+    return {Piece(name, number): given} if number in here else {}
+
+
+def _whole(expert: Any) -> int | None:
+    """As an int, what counts: one of numpy too, or a tensor without dimensions; None for anything else."""
+    try:
+        return None if isinstance(expert, bool) else operator.index(expert)
+    except TypeError:
+        return None
 
 
 def inputs(plan: Plan, there: Mapping[Piece, torch.Tensor]) -> dict[str, Any]:
