@@ -50,7 +50,7 @@ _MODULES = {
     "layoutdsl.backends.cpu.recoding": "larger|recoding|suspects",
     "layoutdsl.backends.cpu.arithmetic": "as_float|decoded|encoded|encoded_power|negative|whole",
     "layoutdsl.backends.cpu.turns": "[A-Z][A-Z_]+",
-    "layoutdsl.backends.cpu.vectors": "entries|prefetching|reading|settle|spaced|streaming|through|writing",
+    "layoutdsl.backends.cpu.vectors": "aligned|entries|prefetching|reading|settle|spaced|streaming|through|writing",
 }
 """The names that kernels use, by module."""
 
@@ -70,7 +70,7 @@ def source(form: Form) -> str:
     names = list(text_vectors.functions(form)) if isinstance(form, Moving) else []
     used = set(re.findall(r"\w+", "\n".join(body)))
     numbers = [f"{name} = {where}" for name, where in _NUMBERS.items() if name in used]
-    before = text_vectors.apart(form) if isinstance(form, Moving) else ""
+    before = "    aligned()\n" + text_vectors.apart(form) if isinstance(form, Moving) else ""
     kernel = _KERNEL.format(before=before) + "".join(f"{' ' * 8}{line}\n" for line in (*numbers, *body))
     kernel += "    settle()\n" if isinstance(form, Moving) else ""
     words = set(re.findall(r"\w+", "\n".join([kernel, *names])))
