@@ -139,3 +139,17 @@ def test_numba_that_is_not_installed(monkeypatch):
         "LP151 not-installed: backend `cpu` needs numba, which is not installed",
         "  = help: pip install 'layoutdsl[torch,cpu]'",
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("largest", [1.0, 1.9921875, 1.1171875, 0.0])
+def test_scales_of_16_bits_are_multiples_of_the_largest_as_in_float64(dtype, largest):
+    """All there are, up to the largest: they are divided in float32."""
+    sizes, params = {"n": 512, "k": 4096}, {"group": 32, "dtype": dtype}
+    plan = compile_plan("ct_int", "marlin_int4_a8int8", "linear", sizes, params=params)
+    tensors = inputs_of(plan)
+    name = next(name for name in tensors if name.endswith("weight_scale"))
+    codes = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(getattr(torch, dtype)).double()
+    codes = torch.where(codes.abs() <= largest, codes, 0.0).reshape(512, -1)
+    tensors[name] = codes.to(getattr(torch, dtype))
+    assert raw(plan.run(tensors, backend="cpu")) == raw(plan.run(tensors, backend="torch"))

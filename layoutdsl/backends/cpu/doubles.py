@@ -1,5 +1,6 @@
 """The arithmetic of recodes.py on many codes at a time, as instructions of LLVM: values are float64, which holds every
-value of every code exactly, so that the one rounding is that of `encoded`."""
+value of every code exactly, so that the one rounding is that of `encoded`. Only scales of 16 bits that become multiples
+of the largest are divided in float32, of which twice as many are divided at a time (`_shares`)."""
 
 from __future__ import annotations
 
@@ -55,6 +56,8 @@ class Numbers:
 def computed(numbers: Numbers, recode: str, codes: Any, given: Any, a: Code, b: Code) -> tuple[Any, Any, Any]:
     """(codes, refused, became 0)"""
     builder = numbers.builder
+    if recode == "int16_scale" and a.bits == 16:
+        return _shares(numbers, codes, given, a)
     values, bad = _decoded(numbers, builder.zext(codes, numbers.longs), a)
     nothing = builder.fcmp_ordered("==", values, numbers.double(0.0))
     if recode == "rescale":
@@ -78,6 +81,29 @@ def computed(numbers: Numbers, recode: str, codes: Any, given: Any, a: Code, b: 
         size = builder.and_(made, numbers.long((1 << b.bits - b.sign) - 1))
         zero = builder.and_(builder.icmp_unsigned("==", size, numbers.long(0)), builder.not_(nothing))
     return builder.trunc(made, ir.VectorType(ir.IntType(b.bits), codes.type.count)), builder.or_(bad, no), zero
+
+
+def _shares(numbers: Numbers, codes: Any, given: Any, a: Code) -> tuple[Any, Any, Any]:
+    """What `computed` does for `int16_scale`. Halves of whole numbers are apart from a quotient of mantissas of at most
+    11 bits by more than float32 rounds it, or equal to it; so the second rounding goes where the only one would."""
+    builder, count = numbers.builder, numbers.longs.count
+    ints, floats = numbers.ints, ir.VectorType(ir.FloatType(), count)
+    word = builder.zext(codes, ints)
+    size = builder.and_(word, filled(ints, 0x7FFF))
+    sign = builder.shl(builder.and_(word, filled(ints, 0x8000)), filled(ints, 16))
+    near = builder.bitcast(builder.or_(builder.shl(size, filled(ints, 23 - a.mantissa)), sign), floats)
+    values = builder.fmul(near, filled(floats, math.ldexp(1.0, 127 - a.bias)))
+    share = builder.fmul(builder.fdiv(values, builder.fptrunc(given, floats)), filled(floats, 4096.0))
+    bad = builder.icmp_unsigned(">=", size, filled(ints, infinite(a)))
+    none = builder.fcmp_ordered("==", given, numbers.double(0.0))
+    share = builder.select(builder.or_(bad, none), filled(floats, 0.0), share)
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(floats, [floats]), f"llvm.rint.v{count}f32"
+    )
+    made = builder.fptosi(builder.call(function, [share]), ints)
+    nothing = builder.icmp_unsigned("==", size, filled(ints, 0))
+    zero = builder.and_(builder.icmp_unsigned("==", made, filled(ints, 0)), builder.not_(nothing))
+    return builder.trunc(made, ir.VectorType(ir.IntType(16), count)), bad, zero
 
 
 def _decoded(numbers: Numbers, word: Any, code: Code) -> tuple[Any, Any]:
