@@ -59,7 +59,10 @@ def _json(path: Path, kind: type) -> Any:
 
 
 def cases(folder: Path, *, backend: str = "torch", specs: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Run every case of the folder's index."""
+    """Run every case of the folder's index. LayoutError where the backend does not work on this machine."""
+    from layoutdsl import backends
+
+    backends.device(backend)
     found = index(folder).get("cases")
     if not isinstance(found, list):
         raise LayoutError(f"`{folder / 'index.json'}` lists no cases", code="LP180", name="no-cases")

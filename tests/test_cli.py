@@ -15,6 +15,7 @@ import pytest
 
 from layoutdsl import Plan, cli, compile_plan, flags
 from layoutdsl.conform import Outcome
+from layoutdsl.errors import LayoutError
 from layoutdsl.library import load_spec, shipped
 
 LINEAR = ["plan", "gptq", "marlin_int4_a16", "--module", "linear", "--size", "n=200", "--size", "k=200"]
@@ -370,3 +371,12 @@ def test_a_full_disk_is_neither_success_nor_our_fault(
     monkeypatch.setattr(sys, "stdout", Full())
     assert cli.main(["schema"]) == 2
     assert capsys.readouterr().err == "layoutdsl: [Errno 28] No space left on device\n"
+
+
+def test_conform_says_once_that_a_backend_does_not_work_here(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_name: str) -> str:
+        raise LayoutError("there is no driver", code="LP322", name="no-driver")
+
+    monkeypatch.setattr("layoutdsl.backends.device", none)
+    done = run("conform", str(Path(__file__).parent / "golden"), "--backend", "cuda")
+    assert (done.status, done.out, done.err.count("LP322")) == (1, "", 1)
