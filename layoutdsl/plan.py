@@ -382,6 +382,9 @@ class Plan:
         A tensor may need others beside it: zero points, an order, the other parts' scales. Where `out` was made by
         `updates`, it is then held until these are there, with the backend stated there; else it is refused.
         """
+        from layoutdsl.backends import load
+
+        load(backend)  # says what is not installed
         from layoutdsl.backends.update import Updates
 
         if isinstance(out, Updates):
@@ -393,6 +396,9 @@ class Plan:
         those of a full run. `out`: storage to write into, whatever it holds; where it is left out, new tensors on the
         CPU.
         """
+        from layoutdsl.backends import load
+
+        load(backend)  # says what is not installed
         from layoutdsl.backends.update import Updates
 
         return Updates(self, out, backend)

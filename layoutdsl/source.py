@@ -189,7 +189,7 @@ def read_file(path: str | os.PathLike[str]) -> Tree:
         with Path(path).open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise _unreadable(f"cannot read `{file}`: {(error.strerror or 'unknown reason').lower()}") from None
+        raise _unreadable(f"cannot read `{file}`: {(error.strerror or 'unknown reason').lower()}", _WAY_OUT) from None
     if len(content) > MAX_BYTES:
         raise _unreadable(f"`{file}` is larger than {MAX_BYTES} bytes")
     try:
@@ -211,6 +211,9 @@ def read(text: str, file: str) -> Tree:
     spans: dict[Route, Span] = {}
     keys: dict[Route, Span] = {}
     return Tree(_flatten(root, (), spans, keys), file, reader.lines, spans, keys)
+
+
+_WAY_OUT = "check the path; `layoutdsl plan --help` says where specs are looked for"
 
 
 def _unreadable(message: str, help: str | None = None) -> LayoutError:

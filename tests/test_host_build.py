@@ -26,6 +26,9 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 EMPTY = '#include "device.cuh"\nnamespace ld {\nLD_KERNEL(empty, 32)() {}\n}\n'
 
 
+WAITING = EMPTY.replace("empty", "waiting").replace("32", "64").replace("{}", "{ sync_block(); }")
+
+
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     """An empty cache."""
@@ -219,3 +222,19 @@ def test_a_command_that_is_no_compiler(monkeypatch, cache, command, said):
     monkeypatch.setenv("CXX", command)
     with pytest.raises(LayoutError, match=re.escape(said)):
         host_build.kernel_library("// nothing")
+
+
+
+@pytest.mark.parametrize("broken", ["waiting", "runtime"])
+def test_a_library_that_cannot_be_loaded_is_built_anew(cache, broken):
+    paths = {"waiting": host_build.kernel_library(WAITING), "runtime": host_build.runtime_library()}
+    paths[broken].write_bytes(b"junk")
+    Launcher().launch(Kernel("waiting", WAITING), 1, [])
+    assert paths[broken].read_bytes() != b"junk"
+
+
+def test_a_compiler_whose_libraries_cannot_be_loaded(monkeypatch, cache):
+    """gcc, of which every g++ is a part, does not link the C++ library."""
+    monkeypatch.setenv("CXX", "gcc")
+    with pytest.raises(LayoutError, match=r"LP301 .* cannot be loaded: (?s:.*)g\+\+ and not gcc"):
+        Launcher().launch(Kernel("waiting", WAITING), 1, [])

@@ -41,9 +41,9 @@ def scratch(name: str, plan: Plan) -> int:
 def device(name: str, wanted: str = "cpu") -> str:
     """The torch device on which a backend runs what is wanted on one: `cuda` runs on a GPU alone.
 
-    LayoutError where that needs a GPU and this machine has none that can be used.
+    LayoutError where that needs a GPU and this machine has none that can be used, or a C++ compiler (`host`).
     """
-    return _module(name).device(wanted) if name == "cuda" else wanted
+    return _module(name).device(wanted) if name in ("cuda", "host") else wanted
 
 
 def _module(name: str) -> Any:

@@ -87,10 +87,10 @@ def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str)
     """LayoutError where that is no tensor of this shape and a dtype of `info`; `place` says where it is from."""
     if not isinstance(given, torch.Tensor):
         raise LayoutError(
-            f"`{info.name}`{place} is a {type(given).__name__}, a torch tensor is needed",
+            f"`{info.name}`{place} is of type {type(given).__name__}, a torch tensor is needed",
             code="LP166",
             name="no-tensor",
-            help="torch.from_numpy makes a tensor of an array",
+            help="torch.from_numpy makes a tensor of an array" if hasattr(given, "__array__") else _wanted(info, shape),
         )
     if given.layout != torch.strided or given.is_meta or given.is_neg():
         unfit = "a meta tensor" if given.is_meta else "a negated view" if given.is_neg() else given.layout
@@ -98,7 +98,7 @@ def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str)
             f"`{info.name}`{place} is {unfit}, a dense one in memory is needed",
             code="LP166",
             name="no-tensor",
-            help="load it, or call to_dense() or resolve_neg() on it",
+            help="load it" if given.is_meta else f"call {'resolve_neg' if given.is_neg() else 'to_dense'}() on it",
         )
     dtype = str(given.dtype).removeprefix("torch.")
     if dtype not in info.dtypes:
@@ -106,15 +106,20 @@ def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str)
             f"`{info.name}`{place} is {dtype}, expected {' or '.join(info.dtypes)}",
             code="LP163",
             name="wrong-dtype",
-            help="state the dtype that the file has with a parameter such as dtype or scale_dtype",
+            help=_wanted(info, shape) if place or info.role == "codes"
+            else "state the dtype that the file has with a parameter such as dtype or scale_dtype",
         )
     if [d for d in given.shape if d != 1] != [d for d in shape if d != 1]:
         raise LayoutError(
             f"`{info.name}`{place} has the shape {list(given.shape)}, expected {list(shape)}",
             code="LP162",
             name="wrong-shape",
-            help="check the sizes and parameters of the plan against the file",
+            help=_wanted(info, shape) if place else "check the sizes and parameters of the plan against the file",
         )
+
+
+def _wanted(info: TensorInfo, shape: tuple[int, ...]) -> str:
+    return f"expected {' or '.join(info.dtypes)} of shape {list(shape)}"
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -332,7 +332,7 @@ class _Binder:
                 faults = (entry.dtype not in info.dtypes) + (_squeezed(entry.shape) != _squeezed(sizes))
                 if faults:
                     error = LayoutError(
-                        f"tensor {_entry(entry)}, expected {expected}",
+                        f"tensor `{entry.name}` of `{entry.file.name}` is {entry}, expected {expected}",
                         code="LP219",
                         name="tensor-differs",
                         help=f"{stated}; the file or config.json is wrong",

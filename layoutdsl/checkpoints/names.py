@@ -217,6 +217,7 @@ class Sizes(Mapping[str, int]):
         # A list of layers' kinds counts the layers.
         lengths = {key: len(value) if isinstance(value, list) else value for key, value in config.items()}
         self.stated = {k: v for k, v in lengths.items() if isinstance(v, int) and not isinstance(v, bool)}
+        self.others = {k: v for k, v in lengths.items() if k not in self.stated}
         self.known: dict[str, int] = {}
         self.least: dict[str, int] = {}
 
@@ -247,9 +248,12 @@ class Sizes(Mapping[str, int]):
         way = self._way(name)
         if way is None:
             ways = self.names.config[name]
-            needed = " or ".join(" and ".join(f"`{key}`" for key, _, _ in way.names()) for way in ways)
+            keys = [[key for key, _, _ in way.names()] for way in ways]
+            needed = " or ".join(" and ".join(f"`{key}`" for key in of_way) for of_way in keys)
+            wrong = next((key for of_way in keys for key in of_way if self.others.get(key) is not None), None)
             raise LayoutError(
-                f"config.json lacks {needed} (a whole number)",
+                f"config.json lacks {needed} (a whole number)" if wrong is None
+                else f"config.json says {self.others[wrong]!r:.40} for `{wrong}`, a whole number is needed",
                 code="LP215",
                 name="bad-config",
                 help=f"names `{self.names.names}` need it for the sizes of the layers",

@@ -127,7 +127,7 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
     quantization = config.get("quantization_config")
     if not isinstance(quantization, dict):
         raise LayoutError(
-            "config.json has no `quantization_config`: the checkpoint is not quantized",
+            "config.json has no `quantization_config` (a mapping): the checkpoint is not quantized",
             code="LP211",
             name="unknown-format",
             help="convert takes quantized checkpoints; quantize this one first",

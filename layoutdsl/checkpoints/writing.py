@@ -120,10 +120,10 @@ def published(final: Path) -> Iterator[Path]:
         for folder in made:
             with suppress(OSError):
                 folder.rmdir()
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.strerror:  # the loader of libraries has none: that is no full disk
             place = f"`{error.filename}`" if error.filename else f"into `{final}`"
             raise LayoutError(
-                f"cannot write {place}: {(error.strerror or 'unknown reason').lower()}",
+                f"cannot write {place}: {error.strerror.lower()}",
                 code="LP220",
                 name="destination",
                 help="nothing was left behind; make room or choose another place",

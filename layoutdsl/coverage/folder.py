@@ -93,7 +93,7 @@ def _formats(
     if named is None:
         if config.get("quantization_config") is None:
             raise LayoutError(
-                "config.json has no `quantization_config`: the checkpoint is not quantized",
+                "config.json has no `quantization_config` (a mapping): the checkpoint is not quantized",
                 code="LP211",
                 name="unknown-format",
                 help="--source names the format that it would be quantized to, such as `--source gptq`",

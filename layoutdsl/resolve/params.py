@@ -78,13 +78,16 @@ def _checked(spec: str, name: str, param: Param, value: ParamValue) -> ParamValu
     expected = allowed or {"bool": "true or false", "int": "a positive number", "names": "names apart by commas"}.get(
         param.type, "a positive number, or -1 for one group over the whole axis"
     )
-    shown = str(value).lower() if isinstance(value, bool) else value
+    shown = str(value).lower() if isinstance(value, bool) else f'the text "{value}"' if value in _LIKE_BOOLS else value
     raise LayoutError(
         f"parameter `{name}` of `{spec}` cannot be {shown}",
         code="LP102",
         name="parameter-value",
         help=f"expected {expected}",
     )
+
+
+_LIKE_BOOLS = ("true", "false", "True", "False")
 
 
 def _is_extent(param: Param, value: ParamValue) -> bool:

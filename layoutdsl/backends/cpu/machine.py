@@ -21,6 +21,7 @@ from llvmlite import binding
 
 from layoutdsl.backends.cpu import turns
 from layoutdsl.backends.cpu.forms import LINE
+from layoutdsl.errors import LayoutError
 
 
 class Code(NamedTuple):
@@ -51,6 +52,13 @@ class Kernel:
 
 def compiled(function: Any) -> Code:
     """The machine code of a function that numba has compiled, once."""
+    if not hasattr(function, "overloads"):
+        raise LayoutError(
+            "numba compiles nothing in this process: NUMBA_DISABLE_JIT is set",
+            code="LP335",
+            name="numba-off",
+            help="unset it, or take the backend `torch`",
+        )
     ((signature, made),) = function.overloads.items()
     module = binding.parse_assembly(function.inspect_llvm(signature))
     return Code(made.fndesc.llvm_func_name, _machine().emit_object(module))

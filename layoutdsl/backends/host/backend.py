@@ -10,12 +10,13 @@ from collections.abc import Mapping
 import torch
 
 from layoutdsl.backends import buffers
+from layoutdsl.backends.host.build import compiler
 from layoutdsl.backends.host.launch import Launcher
 from layoutdsl.backends.repack import run as repack_run
 from layoutdsl.backends.repack.run import scratch
 from layoutdsl.plan import Lost, Plan
 
-__all__ = ["amend", "run", "scratch"]
+__all__ = ["amend", "device", "run", "scratch"]
 
 
 def run(
@@ -25,6 +26,12 @@ def run(
     report: list[Lost] | None = None,
 ) -> dict[str, torch.Tensor]:
     return repack_run.run(Launcher(), plan, tensors, out, report)
+
+
+def device(wanted: str) -> str:
+    """What is wanted; LayoutError where there is no compiler."""
+    compiler()
+    return wanted
 
 
 def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -54,6 +55,27 @@ def kernel_library(source: str, build: str = "plain") -> Path:
     link = (f"-L{runtime.parent}", f"-l:{runtime.name}", "-Wl,-rpath,$ORIGIN")
     flags = (*FLAGS, *BUILDS[build], f"-I{folder()}")
     return _library("_".join(names[:1]) or "kernels", f"{text}\nnamespace ld {{\n{entries}}}\n", flags, link)
+
+
+def loadable(source: str, build: str) -> Path:
+    """`kernel_library`, loaded: files that cannot be, cut short by a full disk, say, are built anew, once."""
+    path = kernel_library(source, build)
+    with suppress(OSError):
+        ctypes.CDLL(str(path))
+        return path
+    for broken in (path, runtime_library(build)):
+        broken.unlink(missing_ok=True)
+    path = kernel_library(source, build)
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LayoutError(
+            f"what `{compiler()[0]}` made cannot be loaded: {error}",
+            code="LP301",
+            name="does-not-compile",
+            help="it must be a C++ compiler for this machine: g++ and not gcc, clang++ and not clang",
+        ) from None
+    return path
 
 
 def runtime_library(build: str = "plain") -> Path:

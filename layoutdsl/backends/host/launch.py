@@ -177,9 +177,8 @@ def _apart(buffers: Iterable[_Buffer]) -> ctypes.Array[host_interface.Buffer]:
 @lru_cache(maxsize=1024)
 def _loaded(name: str, source: str, build: str) -> host_interface.Loaded:
     host_build.check_loaded(build)
-    path = host_build.kernel_library(source, build)
     try:
-        return host_interface.Loaded(path, name)
+        return host_interface.Loaded(host_build.loadable(source, build), name)
     except AttributeError:
         raise LayoutError(
             f"kernel `{name}` is not in its source: no line of it begins with `LD_KERNEL({name},`",
