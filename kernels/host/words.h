@@ -1,6 +1,7 @@
 // Operations on words, and conversions of floats: the definitions that the GPU's instructions are held against.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 
 namespace ld {
@@ -24,6 +25,8 @@ template <int table> u32 lop3(u32 a, u32 b, u32 c) {
         if (table >> row & 1) result |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c);
     return result;
 }
+
+inline u32 count_ones(u32 a) { return static_cast<u32>(__builtin_popcount(a)); }
 
 namespace host {
 
@@ -82,5 +85,9 @@ inline u16 float_to_bfloat16(float value) {
 }
 
 inline float bfloat16_to_float(u16 value) { return host::float_of(u32{value} << 16); }
+
+inline float fast_exp2(float value) { return static_cast<float>(std::exp2(double{value})); }
+inline float fast_reciprocal(float value) { return 1.0f / value; }
+inline float normal_cdf(float value) { return static_cast<float>(0.5 * std::erfc(value * -0.70710678118654752440)); }
 
 }  // namespace ld

@@ -1,0 +1,1 @@
+"""The kernels that multiply by quantized weights, as Python launches them."""
