@@ -31,6 +31,7 @@ struct Choices {
 struct Peers {
     u32 lanes;
     LD_DEVICE Peers(u32 expert, u32 experts) : lanes(~0u) {
+#pragma unroll 1
         for (u32 bit = 1; bit <= experts; bit += bit) {
             const bool has = expert & bit;
             const u32 with = ballot(has);
@@ -52,6 +53,7 @@ struct Counts {
     LD_DEVICE Shared sums() const { return totals() + experts * 4; }
 
     LD_DEVICE void clear() const {
+#pragma unroll 1
         for (u32 at = thread(); at < threads() / 32 * experts; at += threads()) memory.store<u32>(at * 4, 0);
         sync_block();
     }
@@ -65,16 +67,19 @@ struct Counts {
         sync_warp();
     }
 
-    // All warps' counts of an expert, 0 beyond the last one. Where `first` is given, each becomes the sum of those of
-    // earlier warps and of `first`.
+    // All warps' counts of an expert, 0 beyond the last one.
     LD_DEVICE u32 sum(u32 expert) const {
         u32 found = 0;
         if (expert < experts)
+#pragma unroll 4
             for (u32 warp = 0; warp < threads() / 32; ++warp) found += of_warp(warp).load<u32>(expert * 4);
         return found;
     }
+
+    // Each warp's count of an expert becomes the sum of `first` and those of earlier warps.
     LD_DEVICE void start(u32 expert, u32 first) const {
         if (expert >= experts) return;
+#pragma unroll 4
         for (u32 warp = 0; warp < threads() / 32; ++warp) {
             const u32 count = of_warp(warp).load<u32>(expert * 4);
             of_warp(warp).store<u32>(expert * 4, first);
@@ -112,6 +117,7 @@ LD_DEVICE u32 sum_before(u32 number, Shared sums) {
     if (lane() == 31) sums.store<u32>(warp() * 4, sum);
     sync_block();
     u32 before = 0;
+#pragma unroll 4
     for (u32 earlier = 0; earlier < warp(); ++earlier) before += sums.load<u32>(earlier * 4);
     return before + sum - number;
 }
@@ -129,14 +135,21 @@ LD_DEVICE void align(const Choices& choices, const Alignment& to, i64 slice) {
     const Counts counts{shared_memory(), choices.experts};
     const i64 block_slice = slice * (threads() / 32), first = block() * block_slice;
     const i64 end = first + block_slice < choices.pairs ? first + block_slice : choices.pairs;
-    const u32 before = counted(choices, counts, 0, first), after = counted(choices, counts, end, choices.pairs);
+    u32 before = 0, total = 0;  // of the expert of this thread's number
+#pragma unroll 1                // twice the same instructions
+    for (u32 turn = 0; turn < 2; ++turn) {
+        before = total;
+        total += counted(choices, counts, turn ? end : 0, turn ? choices.pairs : first);
+    }
 
     counts.clear();
     const i64 own = first + warp() * slice;
+#pragma unroll 1
     for (i64 at = own; at < own + slice; at += 32) counts.add(choices[at + lane()]);
     sync_block();
 
-    const u32 expert = thread(), total = before + counts.sum(expert) + after;
+    const u32 expert = thread();
+    total += counts.sum(expert);
     const u32 tiles = (total + to.tile - 1) / to.tile, first_tile = sum_before(tiles, counts.sums());
     counts.start(expert, first_tile * to.tile + before);
     if (expert < choices.experts) {
@@ -147,6 +160,7 @@ LD_DEVICE void align(const Choices& choices, const Alignment& to, i64 slice) {
     sync_block();
 
     const Shared next = counts.of_warp(warp());
+#pragma unroll 1
     for (i64 at = own; at < own + slice; at += 32) {
         const i64 pair = at + lane();
         const u32 chosen = choices[pair];
@@ -164,7 +178,9 @@ LD_DEVICE void align(const Choices& choices, const Alignment& to, i64 slice) {
     for (u32 one = block() * warps + warp(); one < choices.experts; one += blocks() * warps) {
         const u32 from = counts.first_tiles().load<u32>(one * 4), pairs = counts.totals().load<u32>(one * 4);
         const u32 needed = (pairs + to.tile - 1) / to.tile;
+#pragma unroll 1
         for (u32 tile = lane(); tile < needed; tile += 32) to.experts.store<u32>((from + tile) * 4ll, one);
+#pragma unroll 1
         for (u32 row = pairs + lane(); row < needed * to.tile; row += 32)
             to.tokens.store<u32>((i64{from} * to.tile + row) * 4, static_cast<u32>(choices.pairs));
     }
