@@ -265,7 +265,7 @@ def error(
        d = k + 16 steps: products, the parts of warps and of blocks that split k, scales, the bias. A step is off by at
        most `unit` of what it gives, and the weights add up to at most T (1 + u), so that all steps are off by at most
        ((1 + unit)^d - 1) T (1 + u), below (d unit + (d unit)^2) T (1 + u) while d unit < 1. Tensor cores may cut off
-       rather than round, so `unit` is 2^-23; with 8-bit floats some keep 13 fraction bits of a sum, so there it is 2^-13.
+       rather than round, so `unit` is 2^-23; with 8-bit floats some keep 13 bits of a sum, so there it is 2^-13.
     3. Output: rounding what comes out to the type costs at most u (|y| + what the first two are off) + t.
     """
     u, t = HELD[dtype]
