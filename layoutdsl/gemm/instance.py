@@ -1,14 +1,13 @@
 """Kernels of `kernels/gemm`: each is one template, instantiated for the facts that it is compiled for.
 
-    >>> Instance("u4b8", "float16", "group", 128, m=16, n=128, k=64).name
-    'gemm_u4b8_float16_group128_m16n128k64d4'
+    >>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
+    'gemm_u4b8_f16_group128_m16n128k64d4'
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_OPERANDS = {"float16": "f16", "bfloat16": "bf16"}
 _BITS = {"u4b8": 4, "u4": 4, "u8b128": 8, "e4m3": 8, "e2m1": 4}
 _SCALE_BYTES = {"channel": 0, "group": 2, "e8m0": 1, "s0e5m3": 1}
 
@@ -18,7 +17,7 @@ class Instance:
     """One kernel, as launchers take it.
 
     code         of the stored weights: u4b8, u4, u8b128, e4m3, e2m1
-    activation   type of A and of C: float16, bfloat16
+    kind         what the tensor cores multiply: f16, bf16
     scale        channel; several groups of `group` inputs, as 16-bit floats (group) or bytes (e8m0, s0e5m3)
     m, n, k      what a block makes of C, and how many inputs it takes at a time
     depth        warps that share these inputs
@@ -27,7 +26,7 @@ class Instance:
     """
 
     code: str
-    activation: str
+    kind: str
     scale: str
     group: int = 0
     m: int = 16
@@ -41,7 +40,7 @@ class Instance:
     def name(self) -> str:
         scale = f"{self.scale}{self.group}" if self.scale == "group" else self.scale
         tail = "" if self.rows == "dense" else f"_{self.rows}"
-        return f"gemm_{self.code}_{self.activation}_{scale}_m{self.m}n{self.n}k{self.k}d{self.depth}{tail}"
+        return f"gemm_{self.code}_{self.kind}_{scale}_m{self.m}n{self.n}k{self.k}d{self.depth}{tail}"
 
     @property
     def threads(self) -> int:
@@ -60,7 +59,7 @@ class Instance:
     @property
     def source(self) -> str:
         facts = (
-            f"Code::{self.code}, Operand::{_OPERANDS[self.activation]}, Scale::{self.scale}, {self.group}, "
+            f"Code::{self.code}, Operand::{self.kind}, Scale::{self.scale}, {self.group}, "
             f"{self.m}, {self.n}, {self.k}, {self.depth}, {self.stages}"
         )
         more, rows = (", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS") if self.rows == "experts" else ("", "Dense{rows}")
