@@ -1,1 +1,1 @@
-"""The kernels that multiply by quantized weights, as Python launches them."""
+"""GEMMs on quantized weights: the kernels of `kernels/gemm`."""
