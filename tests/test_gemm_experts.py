@@ -327,11 +327,11 @@ def test_tokens_and_experts(e, top_k, dtype):
 
 
 CODES = [
-    ("u4b8", "float16", 32),
-    ("u4b8", "bfloat16", -1),
-    ("u4", "float16", 32),
-    ("u4", "bfloat16", 64),
-]
+    ("u4b8", "float16", 32), ("u4b8", "bfloat16", -1), ("u4", "float16", 32), ("u4", "bfloat16", 64),
+    ("u8b128", "float16", 64), ("u8b128", "bfloat16", -1), ("e4m3", "float16", None), ("e4m3", "bfloat16", None),
+    ("e4m3_blocks", "float16", 64), ("e4m3_blocks", "bfloat16", 128), ("nvfp4", "float16", None),
+    ("nvfp4", "bfloat16", None), ("mxfp8", "bfloat16", None), ("mxfp4", "bfloat16", None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, dtype, group", CODES)
@@ -339,6 +339,15 @@ def test_codes(name, dtype, group):
     case = draw(name, dtype, "moe_gated", SIZES, group=group)
     of = mixed(case, 9, 2, "silu")
     of.wanted().check(of.run())
+
+
+def test_gpt_oss():
+    """Gate and up alternate, both products have a bias, and h is no multiple of a tile."""
+    sizes, orders = {"e": 6, "i": 96, "h": 160}, ("alternating", "alternating")
+    case = draw("gpt_oss", "bfloat16", "moe_gated", sizes, stored=orders, params={"bias": True})
+    of = mixed(case, 33, 4, "swiglu_oai")
+    of.wanted().check(of.run())
+    of.wanted().check(of.run(m=32, splits=(2, 2)))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "swiglu_oai", "relu2"])
