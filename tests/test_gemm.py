@@ -123,7 +123,7 @@ def test_tiles(tile, group, dtype):
 
 
 CODES = (
-    *((code, dtype, group) for code in ("u4b8", "u4", "u8b128") for dtype in KINDS for group in (-1, 32, 64, 128)),
+    *((code, dtype, group) for code in ("u4b8", "u4", "u8b128", "u8") for dtype in KINDS for group in (-1, 32, 64, 128)),
     *(("e4m3", dtype, None) for dtype in KINDS),
     *(("e4m3_blocks", dtype, group) for dtype in KINDS for group in (32, 64, 128)),
     *(("nvfp4", dtype, None) for dtype in KINDS),
