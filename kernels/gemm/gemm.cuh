@@ -86,7 +86,7 @@ template <class S> struct Matrix {
         const i64 groups = S::grouped ? of.k / S::group : 1;
         weight = of.weight + expert * (of.n * of.k * S::bits / 8);
         scales = of.scales + expert * (groups * of.n * S::scale_bytes);
-        zeros = of.zeros + expert * (groups * of.n / 2);
+        zeros = of.zeros + expert * (groups * of.n * S::bits / 8);
         global_scale = of.global_scale + expert * 4;
         bias = {of.bias.at ? (of.bias + expert * (of.n * 2)).at : 0};
     }
@@ -141,6 +141,7 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
 
     Sums<S> sums;
     set_zero<S>(sums);
+    LD_NO_UNROLL
     for (int ahead = 0; ahead < S::stages - 1; ++ahead) {
         if (first + ahead < end) copy(first + ahead, ahead);
         copy_commit();
