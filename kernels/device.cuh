@@ -104,6 +104,12 @@ LD_DEVICE float half_to_float(u16 value);
 LD_DEVICE u16 float_to_bfloat16(float value);
 LD_DEVICE float bfloat16_to_float(u16 value);
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+// Two e4m3, the first one in the low byte: rounded to nearest even; what is beyond 448, infinities too, becomes 448 with
+// its sign, and a NaN 0x7F.
+LD_DEVICE u16 floats_to_e4m3(float first, float second);
+#endif
+
 // ---- tensor cores
 
 // `count` (1, 2 or 4) matrices of 8 x 8 elements of 16 bits; lane l says where row l % 8 of matrix l / 8 stands.

@@ -139,6 +139,13 @@ LD_KERNEL(check_bfloat16_to_float, 64)(Global in, Global out) {
     for (int i = 0; i < 16; ++i) row(out).store<float>(4 * i, bfloat16_to_float(row(in).load<u16>(4 * i)));
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+LD_KERNEL(check_floats_to_e4m3, 64)(Global in, Global out) {
+    for (int i = 0; i < 8; ++i)
+        row(out).store<u16>(2 * i, floats_to_e4m3(row(in).load<float>(8 * i), row(in).load<float>(8 * i + 4)));
+}
+#endif
+
 // Warp w loads matrices from the 2048 bytes of its own rows, in an order that is not that of the addresses.
 LD_DEVICE Shared matrices_of(Global in) {
     const Shared mine = shared_memory() + thread() * 64;

@@ -83,4 +83,21 @@ inline u16 float_to_bfloat16(float value) {
 
 inline float bfloat16_to_float(u16 value) { return host::float_of(u32{value} << 16); }
 
+namespace host {
+
+inline u8 float_to_e4m3(float value) {
+    const u32 bits = bits_of(value), sign = bits >> 24 & 0x80, magnitude = bits & 0x7FFFFFFF;
+    if (magnitude > 0x7F800000) return 0x7F;
+    if (magnitude >= 0x43E80000) return sign | 0x7E;  // 464, in the middle between 448 and what there is not, and above
+    if (magnitude >= 0x3C800000) return sign | rounded(magnitude - 0x3C000000, 20);
+    const u32 exponent = magnitude >> 23;  // the result counts units of 2^-9
+    return sign | rounded((magnitude & 0x7FFFFF) | 0x800000, 141 - exponent);
+}
+
+}  // namespace host
+
+inline u16 floats_to_e4m3(float first, float second) {
+    return static_cast<u16>(host::float_to_e4m3(first) | host::float_to_e4m3(second) << 8);
+}
+
 }  // namespace ld
