@@ -51,6 +51,7 @@ LAYERS = (
     "lint",
     "schema",
     "backends",
+    "gemm",
     "doctor",
     "price",
     "explain",

@@ -1,0 +1,1 @@
+"""Matrix products with weights as a plan left them, by our own kernels: kernels/gemm."""
