@@ -12,28 +12,30 @@ from layoutdsl.codes import code_named
 E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float64).numpy()
 INT8 = np.arange(256, dtype="u1").view("i1").astype("f8")
 
-# policy -> code, bytes' values, words of a fragment, value of a byte over that of its code
+# code of the shape and operand -> code, bytes' values, words of a fragment, value of a byte over that of its code
 POLICIES = {
-    "U4b8ToInt8": ("u4b8", INT8, 1, 16.0),
-    "U4ToInt8": ("u4", INT8, 1, 1.0),
-    "U8b128ToInt8": ("u8b128", INT8, 2, 1.0),
-    "N4b8ToE4m3": ("n4b8", E4M3, 1, 2.0**-9),
-    "N4ToE4m3": ("n4", E4M3, 1, 2.0**-9),
-    "E2m1ToE4m3": ("e2m1", E4M3, 1, 2.0**-6),
+    "u4b8, s8": ("u4b8", INT8, 1, 16.0),
+    "u4, s8": ("u4", INT8, 1, 1.0),
+    "u8b128, s8": ("u8b128", INT8, 2, 1.0),
+    "u4b8, e4m3": ("n4b8", E4M3, 1, 2.0**-9),
+    "u4, e4m3": ("n4", E4M3, 1, 2.0**-9),
+    "e2m1, e4m3": ("e2m1", E4M3, 1, 2.0**-6),
 }
 
 
 def fragments(policy: str, given: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     """[fragments, 8] bytes, k = 4 (register) + byte, of the words [fragments, words] with zero points [fragments]."""
+    code, operand = policy.split(", ")
     of = Kernel(
         "decode",
         f"""#include "gemm/decode8.cuh"
 namespace ld {{
+using D = Decode8<Code::{code}, Operand::{operand}>;
 LD_KERNEL(decode, 32)(Global in, Global zeros, Global out) {{
     const i64 at = i64{{block()}} * 32 + lane();
-    u32 words[{policy}::words];
-    for (int i = 0; i < {policy}::words; ++i) words[i] = in.load<u32>((at * {policy}::words + i) * 4);
-    const Fragment<u32, 2> made = {policy}::fragment(words, zeros.load<u32>(at * 4));
+    u32 words[D::words];
+    for (int i = 0; i < D::words; ++i) words[i] = in.load<u32>((at * D::words + i) * 4);
+    const Fragment<u32, 2> made = D::fragment(words, zeros.load<u32>(at * 4));
     out.store<u32>(at * 8, made[0]);
     out.store<u32>(at * 8 + 4, made[1]);
 }}
