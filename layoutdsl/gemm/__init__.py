@@ -1,1 +1,1 @@
-"""Matrix products with weights as a plan left them, by our own kernels: kernels/gemm."""
+"""GEMMs on quantized weights: the kernels of `kernels/gemm`."""
