@@ -38,7 +38,7 @@ def multiplied(case: Case, of: Instance, x: torch.Tensor, *, splits: int = 1, sc
         "arrivals": torch.zeros(tiles, dtype=torch.int32) if splits > 1 else None,
     }
     names = ("weight", "weight_scale", "zero_point", "global_scale", "bias")
-    given = {"a": x, **{name: case.made.get(f"linear.{name}") for name in names}, "columns": torch.from_numpy(columns)}
+    given = {"a": x, "row_scales": None, **{name: case.made.get(f"linear.{name}") for name in names}, "columns": torch.from_numpy(columns)}
     for name, tensor in given.items():
         if tensor is not None:
             launcher.reads(name, tensor)
