@@ -167,6 +167,13 @@ LD_KERNEL(check_f16x2, 64)(Global in, Global out) { put_pairs<add_f16x2, mul_f16
 
 LD_KERNEL(check_bf16x2, 64)(Global in, Global out) { put_pairs<add_bf16x2, mul_bf16x2, fma_bf16x2>(row(in), row(out)); }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+LD_KERNEL(check_floats_to_e4m3, 64)(Global in, Global out) {
+    for (int i = 0; i < 8; ++i)
+        row(out).store<u16>(2 * i, floats_to_e4m3(row(in).load<float>(8 * i), row(in).load<float>(8 * i + 4)));
+}
+#endif
+
 // NaNs are made one and the same.
 template <class Function> LD_DEVICE void put_floats(Global in, Global out, Function function) {
     for (int i = 0; i < 64; i += 4) {

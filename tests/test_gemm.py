@@ -14,6 +14,10 @@ from layoutdsl.backends.host.launch import schedules
 from layoutdsl.gemm.instance import Instance
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
+TENSORS = (
+    *("a", "row_scales", "weight", "weight_scale", "zero_point", "global_scale", "bias"),
+    *("columns", "c", "partials", "arrivals"),
+)
 SMALL = Instance("u4b8", "f16", "group", 64)
 
 
@@ -81,19 +85,7 @@ def multiplied(
     for key, tensor in made.items():
         launcher.writes(key, tensor)
     places = {key: tensor.data_ptr() for key, tensor in (given | made).items()}
-    tensors = (
-        "a",
-        "weight",
-        "weight_scale",
-        "zero_point",
-        "global_scale",
-        "bias",
-        "columns",
-        "c",
-        "partials",
-        "arrivals",
-    )
-    arguments = [places.get(key, 0) for key in tensors]
+    arguments = [places.get(key, 0) for key in TENSORS]
     arguments += [rows, n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
     if routed:
         arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]
@@ -123,7 +115,12 @@ def test_tiles(tile, group, dtype):
 
 
 CODES = (
-    *((code, dtype, group) for code in ("u4b8", "u4", "u8b128", "u8") for dtype in KINDS for group in (-1, 32, 64, 128)),
+    *(
+        (code, dtype, group)
+        for code in ("u4b8", "u4", "u8b128", "u8")
+        for dtype in KINDS
+        for group in (-1, 32, 64, 128)
+    ),
     *(("e4m3", dtype, None) for dtype in KINDS),
     *(("e4m3_blocks", dtype, group) for dtype in KINDS for group in (32, 64, 128)),
     *(("nvfp4", dtype, None) for dtype in KINDS),
@@ -203,3 +200,32 @@ def test_experts(code, dtype, group, splits):
             factor = 1 if by is None else by[rows].double().numpy()[:, None]
             Product(wanted.value * factor, wanted.error * factor + 2.0**-23 * np.abs(wanted.value)).check(found[rows])
         assert (found[experts == -1] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype", "group", "tile"),
+    [
+        ("u4b8", "float16", 64, {"m": 16, "n": 128, "k": 64, "depth": 4}),
+        ("u4", "bfloat16", 32, {"m": 32, "n": 256, "k": 128, "depth": 2, "stages": 3}),
+        ("u8b128", "bfloat16", 128, {"m": 16, "n": 64, "k": 128, "depth": 8}),
+        ("e4m3", "float16", None, {"m": 64, "n": 128, "k": 64, "depth": 2}),
+        ("nvfp4", "float16", None, {"m": 48, "n": 64, "k": 128, "depth": 4}),
+        ("mxfp4", "bfloat16", None, {"m": 16, "n": 128, "k": 64, "depth": 2}),
+    ],
+    ids=str,
+)
+def test_counters(code, dtype, group, tile):
+    """Each weight is read once for each tile of rows, 16 bytes a lane, whole sectors; no bank serves anybody twice."""
+    case = draw(code, dtype, "linear", {"n": 256, "k": 512}, group=group)
+    launcher, of, x = Launcher(), instance(case, **tile), case.x(65)
+    multiplied(case, of, x, launcher=launcher)
+    lines = dict(launcher.counters[of.name].lines)
+    stores = {(line.file, line.line) for line in lines if (line.space, line.way) == ("shared", "store")}
+    copies = {line.file: line for line in lines if line.space == "global" and (line.file, line.line) in stores}
+    assert set(copies) == {"gemm/rows.cuh", "gemm/weights.cuh", *(["gemm/scales.cuh"] if of.scale != "channel" else [])}
+    for line in copies.values():
+        assert line.width == 16 and lines[line].bytes == 32 * lines[line].sectors
+    launches, tiles = 2, -(-len(x) // of.m)
+    assert lines[copies["gemm/weights.cuh"]].bytes == launches * tiles * case.made["linear.weight"].nbytes
+    assert lines[copies["gemm/rows.cuh"]].bytes == launches * (256 // of.n) * x.nbytes
+    assert all(traffic.conflicts == 0 for traffic in lines.values())

@@ -61,16 +61,26 @@ template <class S> class Scales {
     LD_DEVICE StepScales<S> of_step(Shared stage, int step) const {
         StepScales<S> found;
         if constexpr (S::grouped) {
-            const int row = S::group < S::k ? step * S::step / S::group : 0;
-            const Shared mine = stage + (S::scales_at + row * S::scale_row + (of_warp() + lane() / 4 * 8) * S::scale_bytes);
+            const Shared mine = stage + (S::scales_at + row(step) * S::scale_row + (of_warp() + lane() / 4 * 8) * S::scale_bytes);
             found.scales = words(mine);
-            if constexpr (S::zero_points)
-                found.zeros = zeros_of_lane(stage + (S::zeros_at + row * S::zero_row));
-        } else {
-            found.zeros = zero_;
         }
+        found.zeros = zeros(stage, step);
         return found;
     }
+
+    // The zero points of a lane's columns.
+    LD_DEVICE Zeros<S> zeros(Shared stage, int step) const {
+        if constexpr (!S::zero_points)
+            return {};
+        else if constexpr (!S::grouped)
+            return zero_;
+        else
+            return zeros_of_lane(stage + (S::zeros_at + row(step) * S::zero_row));
+    }
+
+    // Columns of the block before the warp's own; in a stage, the row of a step's group.
+    LD_DEVICE static int of_warp() { return warp() % S::across * S::columns; }
+    LD_DEVICE static int row(int step) { return S::group < S::k ? step * S::step / S::group : 0; }
 
   private:
     LD_DEVICE static Fragment<u32, 4> words(Shared mine) {
@@ -88,14 +98,12 @@ template <class S> class Scales {
     template <class Memory> LD_DEVICE static Zeros<S> zeros_of_lane(const Memory& row) {
         const int at = (of_warp() + lane() / 4 * 8) * S::bits / 8;
         if constexpr (S::bits == 4) {
-            return {row.template load<u32>(at)};
+            return {{row.template load<u32>(at)}};
         } else {
             const u64 both = row.template load<u64>(at);
-            return {static_cast<u32>(both), static_cast<u32>(both >> 32)};
+            return {{static_cast<u32>(both), static_cast<u32>(both >> 32)}};
         }
     }
-
-    LD_DEVICE static int of_warp() { return warp() % S::across * S::columns; }
 
     template <int row_bytes>
     LD_DEVICE static void copy_rows(Shared to, Global from, i64 first, i64 stride) {
