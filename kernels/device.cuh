@@ -13,12 +13,18 @@
 #define LD_DEVICE __device__ __forceinline__
 #define LD_SITE
 #define LD_ONLY_SITE
+// Before a loop of constant length: each turn becomes code of its own, so that arrays it indexes stay in registers.
+#define LD_UNROLL _Pragma("unroll")
+// Before a loop that runs once in a while: as little code as may be.
+#define LD_NO_UNROLL _Pragma("unroll 1")
 #else
 #include "host/site.h"
 #define LD_DEVICE inline
 // Where a primitive is called, for the messages and the counters of the host.
 #define LD_ONLY_SITE ::ld::Site site = {__builtin_FILE(), __builtin_LINE()}
 #define LD_SITE , LD_ONLY_SITE
+#define LD_UNROLL
+#define LD_NO_UNROLL
 #endif
 
 namespace ld {
@@ -65,6 +71,8 @@ LD_DEVICE u32 atomic_swap_if(Global to, i64 offset, u32 expected, u32 value LD_S
 LD_DEVICE u32 load_acquire(Global from, i64 offset LD_SITE);
 LD_DEVICE void store_release(Global to, i64 offset, u32 value LD_SITE);
 LD_DEVICE void pause(LD_ONLY_SITE);
+// What this block wrote before a barrier is seen by the block that finds it counted here, after a barrier of its own.
+LD_DEVICE u32 atomic_add_ordered(Global to, i64 offset, u32 value LD_SITE);
 
 // ---- copies from global to shared memory that go on beside the thread: bytes is 4, 8 or 16
 
@@ -97,12 +105,33 @@ LD_DEVICE u32 ballot(bool predicate LD_SITE);
 LD_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector);
 // Any function of three bits, bit by bit: `table` is that function of (0xF0, 0xCC, 0xAA).
 template <int table> LD_DEVICE u32 lop3(u32 a, u32 b, u32 c);
+LD_DEVICE u32 count_ones(u32 a);
 
 // Rounded to nearest even; a NaN becomes 0x7FFF. Back is exact; a half NaN becomes 0x7FFFFFFF.
 LD_DEVICE u16 float_to_half(float value);
 LD_DEVICE float half_to_float(u16 value);
 LD_DEVICE u16 float_to_bfloat16(float value);
 LD_DEVICE float bfloat16_to_float(u16 value);
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+// Two e4m3, the first one in the low byte: rounded to nearest even; what is beyond 448, infinities too, becomes 448 with
+// its sign, and a NaN 0x7F.
+LD_DEVICE u16 floats_to_e4m3(float first, float second);
+#endif
+
+// Two 16-bit floats at once, the first in the low half. Each result is rounded once, subnormal ones as well; NaN is 0x7FFF.
+LD_DEVICE u32 add_f16x2(u32 a, u32 b);
+LD_DEVICE u32 mul_f16x2(u32 a, u32 b);
+LD_DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c);
+LD_DEVICE u32 add_bf16x2(u32 a, u32 b);
+LD_DEVICE u32 mul_bf16x2(u32 a, u32 b);
+LD_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c);
+
+// ---- functions of floats, whose last bits differ between GPU and host; subnormal operands and results may count as 0
+
+LD_DEVICE float fast_exp2(float value);        // 2^value within 2^-22 of it
+LD_DEVICE float fast_reciprocal(float value);  // 1 / value within 2^-23 of it
+LD_DEVICE float normal_cdf(float value);       // (1 + erf(value / sqrt(2))) / 2 within 2^-20 of it, also where that is tiny
 
 // ---- tensor cores
 

@@ -1,6 +1,8 @@
 """Each device primitive's host body against a definition in numpy: the kernels of primitives_check.cu on all kinds of
 bytes, in every order of threads. scripts/gpu_check holds the GPU's bodies against the host's with the same kernels."""
 
+import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -13,6 +15,8 @@ from layoutdsl.backends.host.launch import Schedule, schedules
 SOURCE = '#include "primitives_check.cu"\n'
 THREADS, ROW = 64, 64
 FLOAT_NAN, HALF_NAN = 0x7FFFFFFF, 0x7FFF
+
+E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float64).numpy()
 
 FEW = [Schedule(), Schedule("reverse", "late"), Schedule("random", "mixed", 2, 1), Schedule("ahead", "mixed", 2, 2)]
 
@@ -98,6 +102,12 @@ def of_atomics(given, out):
         out[:, 0, at : at + made.shape[-1]] = made
 
 
+def of_atomic_add_ordered(given, out):
+    out[..., :4] = np.array([1], "u4").view("u1")
+    for at, sums in ((32, np.full(len(given), 64, "u4")), (36, words(given, "u4", 0)[..., 0].sum(axis=1, dtype="u4"))):
+        out[:, 0, at : at + 4] = sums.view("u1").reshape(-1, 4)
+
+
 def of_release(given, out):
     out[:, :32, :4] = given[:, :32, :4]
     out[:, :32, 4] = 1
@@ -136,6 +146,17 @@ def of_lop3(given, out):
         put(out, at, np.packbits(found.astype(np.uint8), axis=-1, bitorder="little"))
 
 
+def of_count_ones(given, out):
+    put(out, 0, np.unpackbits(given.reshape(len(given), THREADS, 16, 4), axis=-1).sum(axis=-1, dtype="u4"))
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
+def of_floats(given, out, function):
+    values = words(given, "f4", 0, 16)
+    made = function(torch.from_numpy(values.astype("f8"))).numpy().astype("f4")
+    put(out, 0, np.where(np.isnan(made), np.float32(-1), made))
+
+
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def of_float_to_half(given, out):
     values = words(given, "f4", 0, 16)
@@ -158,6 +179,15 @@ def of_bfloat16_to_float(given, out):
     put(out, 0, words(given, "u2", 0, 32)[..., ::2].astype("u4") << 16)
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def of_floats_to_e4m3(given, out):
+    values = words(given, "f4", 0, 16)
+    distance = np.abs(E4M3[:127] - np.minimum(np.abs(values.astype("f8")), 448)[..., None])
+    is_nearest = distance == distance.min(axis=-1, keepdims=True)
+    nearest = (is_nearest * (2 - np.arange(127) % 2)).argmax(axis=-1) | np.signbit(values) << 7
+    put(out, 0, np.where(np.isnan(values), 0x7F, nearest).astype("u1"))
+
+
 def matrices(given):
     """[blocks, 2 warps, 4 matrices, 8 rows, 8 columns] of 16 bits."""
     lane = np.arange(32)
@@ -174,6 +204,34 @@ def of_ldmatrix(given, out, transposed=False):
         put(out, at, pairs[:, :, :count].transpose(0, 1, 3, 2, 4))
 
 
+def rounded(exact: Fraction, fraction: int, least: int) -> float:
+    """To so many bits after the first, or a multiple of 2^least; half to even."""
+    step = Fraction(2) ** max(math.frexp(abs(exact))[1] - 1 - fraction, least)
+    return float(round(exact / step) * step)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def of_pairs(given, out, dtype):
+    """Each sum of a product and a third number as a fraction, which is rounded once."""
+    half = dtype == "float16"
+    codes = given[..., :60].copy().view("u2").reshape(*given.shape[:2], 5, 3, 2)
+    values = codes.view("f2").astype("f8") if half else (codes.astype("u4") << 16).view("f4").astype("f8")
+    a, b, c = (values[..., i, :] for i in range(3))
+    one, none = np.ones_like(a), np.full_like(a, -0.0)
+    made = np.zeros(values.shape)
+    fields, most = ((10, -24), 65520) if half else ((7, -133), (2 - 2**-8) * 2.0**127)
+    for i, (x, y, z) in enumerate(((a, one, b), (a, b, none), (a, b, c))):
+        product = x * y
+        plain = product + z
+        small = np.isfinite(plain) & (plain != 0)
+        for at in zip(*np.nonzero(small)):
+            exact = rounded(Fraction(product[at]) + Fraction(z[at]), *fields)
+            plain[at] = math.copysign(exact, plain[at]) if abs(exact) < most else math.copysign(math.inf, exact)
+        made[..., i, :] = plain
+    found = made.astype("f2").view("u2") if half else (made.astype("f4").view("u4") >> 16).astype("u2")
+    put(out, 0, np.where(np.isnan(made), HALF_NAN, found))
+
+
 DEFINITIONS = {
     "check_global": of_global,
     "check_shared": of_shared,
@@ -182,14 +240,22 @@ DEFINITIONS = {
     "check_shfl": of_shfl,
     "check_ballot": of_ballot,
     "check_atomics": of_atomics,
+    "check_atomic_add_ordered": of_atomic_add_ordered,
     "check_release": of_release,
     "check_copy_async": of_copy_async,
     "check_permute_bytes": of_permute_bytes,
     "check_lop3": of_lop3,
+    "check_count_ones": of_count_ones,
+    "check_fast_exp2": partial(of_floats, function=torch.exp2),
+    "check_fast_reciprocal": partial(of_floats, function=torch.reciprocal),
+    "check_normal_cdf": partial(of_floats, function=lambda value: torch.special.erfc(value * -(0.5**0.5)) / 2),
     "check_float_to_half": of_float_to_half,
     "check_half_to_float": of_half_to_float,
     "check_float_to_bfloat16": of_float_to_bfloat16,
     "check_bfloat16_to_float": of_bfloat16_to_float,
+    "check_f16x2": partial(of_pairs, dtype="float16"),
+    "check_bf16x2": partial(of_pairs, dtype="bfloat16"),
+    "check_floats_to_e4m3": of_floats_to_e4m3,
     "check_ldmatrix": of_ldmatrix,
     "check_ldmatrix_transposed": partial(of_ldmatrix, transposed=True),
 }
@@ -230,6 +296,13 @@ def filled(values: np.ndarray, per_row: int) -> np.ndarray:
     return found
 
 
+@pytest.mark.parametrize("name", ["check_fast_exp2", "check_fast_reciprocal", "check_normal_cdf"])
+def test_functions_where_their_values_are_usual(name):
+    values = np.random.default_rng(3).normal(scale=8, size=3 * THREADS * 16)
+    given = filled(np.concatenate([values, [0.0, -0.0, 1.0, -37.5, 127.0, np.inf, -np.inf]]).astype("f4"), 16)
+    assert np.array_equal(result(name, given), expected(name, given))
+
+
 @pytest.mark.parametrize("dtype, name", [("u2", "check_half_to_float"), ("u2", "check_bfloat16_to_float")])
 def test_every_short_float(dtype, name):
     codes = np.zeros((1 << 16, 2), dtype=dtype)  # the kernels read every second one
@@ -249,6 +322,31 @@ def test_around_every_tie(shift, name):
     steps = (np.arange(2048, dtype="u4")[:, None] + 0.5 + np.array([[-1e-4, 0, 1e-4]])) * 2.0**-24  # between subnormals
     given = filled(np.concatenate([*around, tiny, steps.astype("f4").reshape(-1).view("u4")]), 16)
     assert np.array_equal(result(name, given), expected(name, given))
+
+
+@pytest.mark.parametrize("dtype, name", [("float16", "check_f16x2"), ("bfloat16", "check_bf16x2")])
+def test_sums_of_near_numbers(dtype, name):
+    """Exponents that lie together, so that sums cancel, tie and become subnormal."""
+    random, fraction = np.random.default_rng(3), 10 if dtype == "float16" else 7
+    exponents = random.integers(0, 2, (3, THREADS, 32)) * (30 if dtype == "float16" else 254) // 2
+    exponents += random.integers(0, 12, exponents.shape) * random.integers(0, 2, exponents.shape)
+    codes = exponents << fraction | random.integers(0, 1 << fraction, exponents.shape)
+    codes |= random.integers(0, 2, exponents.shape) << 15
+    given = aligned((3, THREADS, ROW))
+    put(given, 0, codes.astype("u2"))
+    assert np.array_equal(result(name, given), expected(name, given))
+
+
+def test_around_every_tie_of_e4m3():
+    """Every e4m3, the middles between neighbours and what lies a hair from them, with both signs; beyond 448; NaNs."""
+    steps = np.append(E4M3[:127], 480)
+    places = np.concatenate([steps, (steps[1:] + steps[:-1]) / 2]).astype("f4")
+    around = np.concatenate([places, *(np.nextafter(places, np.float32(end)) for end in (np.inf, -np.inf))])
+    beyond = np.array([1e4, 3e38, np.inf, np.nan, 1e-45, 1e-30], dtype="f4")
+    nans = np.array([0x7F800001, 0xFFC00000, 0xFFFFFFFF], dtype="u4").view("f4")
+    found = np.concatenate([around, beyond, -around, -beyond, nans])
+    given = filled(found.view("u4"), 16)
+    assert np.array_equal(result("check_floats_to_e4m3", given), expected("check_floats_to_e4m3", given))
 
 
 # ---------------------------------------------------------------- products of matrices, by the tables of the PTX manual

@@ -1,0 +1,1 @@
+"""GEMMs on quantized weights: the kernels of `kernels/gemm`."""
