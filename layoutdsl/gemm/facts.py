@@ -1,0 +1,92 @@
+"""What a launch has to know of a matrix, as a value and as the text that custom ops carry.
+
+    >>> Facts.of("u4b8 float16 f16 float16 group=64 n=256 k=384 front=0 valid=380 columns=0:1:100,128:1:100")
+    Facts(code='u4b8', scale='float16', kind='f16', dtype='float16', group=64, n=256, k=384, ...)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from layoutdsl.codes import code_named
+
+LEAST = {"e4m3": 89}
+"""Compute capability, times ten, from which on tensor cores multiply such activations; 80 for all others."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbours among the caller's outputs: `length` of them, the first at the stored output `start`, each next one
+    `step` further on."""
+
+    start: int
+    step: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A matrix stored n x k.
+
+    code      of the stored weights
+    scale     code of their scales
+    kind      what is multiplied: f16, bf16, s8, e4m3
+    dtype     of the caller's inputs, of outputs, biases and 16-bit scales
+    group     inputs that share a scale; 0: all
+    front     stored inputs before the caller's first one
+    valid     inputs that the caller gives
+    columns   where the caller's outputs are stored, in their order
+    """
+
+    code: str
+    scale: str
+    kind: str
+    dtype: str
+    group: int
+    n: int
+    k: int
+    front: int
+    valid: int
+    columns: tuple[Stretch, ...]
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def of(text: str) -> Facts:
+        """The facts that `str` made a text of."""
+        code, scale, kind, dtype, *rest = text.split()
+        numbers = dict(one.split("=") for one in rest)
+        columns = tuple(Stretch(*map(int, one.split(":"))) for one in numbers.pop("columns").split(",") if one)
+        return Facts(code, scale, kind, dtype, columns=columns, **{name: int(number) for name, number in numbers.items()})
+
+    def __str__(self) -> str:
+        numbers = " ".join(f"{name}={getattr(self, name)}" for name in ("group", "n", "k", "front", "valid"))
+        columns = ",".join(f"{one.start}:{one.step}:{one.length}" for one in self.columns)
+        return f"{self.code} {self.scale} {self.kind} {self.dtype} {numbers} columns={columns}"
+
+    @property
+    def bits(self) -> int:
+        """Of a code."""
+        return code_named(self.code).bits
+
+    @property
+    def groups(self) -> int:
+        """How many groups of inputs have a scale of their own."""
+        return self.k // self.group if self.group else 1
+
+    @property
+    def outputs(self) -> int:
+        """Columns that the caller gets."""
+        return sum(one.length for one in self.columns)
+
+    @property
+    def capability(self) -> int:
+        return LEAST.get(self.kind, 80)
+
+    def places(self) -> list[int]:
+        """For each stored output, which of the caller's it is; -1: none."""
+        found, at = [-1] * self.n, 0
+        for one in self.columns:
+            found[one.start : one.start + one.step * one.length : one.step] = range(at, at + one.length)
+            at += one.length
+        return found
