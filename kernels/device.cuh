@@ -13,12 +13,15 @@
 #define LD_DEVICE __device__ __forceinline__
 #define LD_SITE
 #define LD_ONLY_SITE
+// Before a loop of constant length: each turn becomes code of its own, so that arrays it indexes stay in registers.
+#define LD_UNROLL _Pragma("unroll")
 #else
 #include "host/site.h"
 #define LD_DEVICE inline
 // Where a primitive is called, for the messages and the counters of the host.
 #define LD_ONLY_SITE ::ld::Site site = {__builtin_FILE(), __builtin_LINE()}
 #define LD_SITE , LD_ONLY_SITE
+#define LD_UNROLL
 #endif
 
 namespace ld {
@@ -65,6 +68,8 @@ LD_DEVICE u32 atomic_swap_if(Global to, i64 offset, u32 expected, u32 value LD_S
 LD_DEVICE u32 load_acquire(Global from, i64 offset LD_SITE);
 LD_DEVICE void store_release(Global to, i64 offset, u32 value LD_SITE);
 LD_DEVICE void pause(LD_ONLY_SITE);
+// What this block wrote before a barrier is seen by the block that finds it counted here, after a barrier of its own.
+LD_DEVICE u32 atomic_add_ordered(Global to, i64 offset, u32 value LD_SITE);
 
 // ---- copies from global to shared memory that go on beside the thread: bytes is 4, 8 or 16
 
@@ -103,6 +108,14 @@ LD_DEVICE u16 float_to_half(float value);
 LD_DEVICE float half_to_float(u16 value);
 LD_DEVICE u16 float_to_bfloat16(float value);
 LD_DEVICE float bfloat16_to_float(u16 value);
+
+// Two 16-bit floats at once, the first in the low half. Each result is rounded once, subnormal ones as well; NaN is 0x7FFF.
+LD_DEVICE u32 add_f16x2(u32 a, u32 b);
+LD_DEVICE u32 mul_f16x2(u32 a, u32 b);
+LD_DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c);
+LD_DEVICE u32 add_bf16x2(u32 a, u32 b);
+LD_DEVICE u32 mul_bf16x2(u32 a, u32 b);
+LD_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c);
 
 // ---- tensor cores
 

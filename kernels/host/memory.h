@@ -92,6 +92,12 @@ inline void store_release(Global to, i64 offset, u32 value, Site site) {
     host::changed();
 }
 
+inline u32 atomic_add_ordered(Global to, i64 offset, u32 value, Site site) {
+    u32* place = static_cast<u32*>(host::reach_atomic(to.at, offset, 4, true, site));
+    host::changed();
+    return __atomic_fetch_add(place, value, __ATOMIC_ACQ_REL);
+}
+
 inline void pause(Site site) { host::pause(site); }
 
 }  // namespace ld

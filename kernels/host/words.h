@@ -83,4 +83,46 @@ inline u16 float_to_bfloat16(float value) {
 
 inline float bfloat16_to_float(u16 value) { return host::float_of(u32{value} << 16); }
 
+namespace host {
+
+// The float at or below a number in magnitude, with its last bit set where it is not that number: rounding it once more,
+// to fewer bits, gives what rounding the number itself would.
+inline float odd_float(double value) {
+    const float nearest = static_cast<float>(value);
+    if (static_cast<double>(nearest) == value || value != value) return nearest;
+    const u32 bits = bits_of(nearest);
+    return float_of((__builtin_fabs(nearest) > __builtin_fabs(value) ? bits - 1 : bits) | 1);
+}
+
+// a * b + c for 16-bit floats, whose products are exact in double precision; what the sum loses is made odd.
+inline float multiplied_and_added(float a, float b, float c) {
+    const double product = double{a} * b, sum = product + c;
+    if (!__builtin_isfinite(sum)) return static_cast<float>(sum);
+    const double added = sum - product, lost = (product - (sum - added)) + (c - added);
+    u64 bits;
+    std::memcpy(&bits, &sum, 8);
+    if (lost != 0 && !(bits & 1)) bits += (lost > 0) == (sum > 0) ? 1 : -1;
+    double odd;
+    std::memcpy(&odd, &bits, 8);
+    return odd_float(odd);
+}
+
+template <float (*widen)(u16), u16 (*narrow)(float)> u32 fma_pair(u32 a, u32 b, u32 c) {
+    u32 result = 0;
+    for (int i = 0; i < 32; i += 16) {
+        const float made = multiplied_and_added(widen(a >> i & 0xFFFF), widen(b >> i & 0xFFFF), widen(c >> i & 0xFFFF));
+        result |= u32{narrow(made)} << i;
+    }
+    return result;
+}
+
+}  // namespace host
+
+inline u32 fma_f16x2(u32 a, u32 b, u32 c) { return host::fma_pair<half_to_float, float_to_half>(a, b, c); }
+inline u32 add_f16x2(u32 a, u32 b) { return fma_f16x2(a, 0x3C003C00, b); }
+inline u32 mul_f16x2(u32 a, u32 b) { return fma_f16x2(a, b, 0x80008000); }
+inline u32 fma_bf16x2(u32 a, u32 b, u32 c) { return host::fma_pair<bfloat16_to_float, float_to_bfloat16>(a, b, c); }
+inline u32 add_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, 0x3F803F80, b); }
+inline u32 mul_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, b, 0x80008000); }
+
 }  // namespace ld

@@ -50,6 +50,13 @@ LD_DEVICE void store_release(Global to, i64 offset, u32 value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to.at + offset), "r"(value) : "memory");
 }
 
+LD_DEVICE u32 atomic_add_ordered(Global to, i64 offset, u32 value) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(before) : "l"(to.at + offset), "r"(value) : "memory");
+    return before;
+}
+
 LD_DEVICE void pause() { __nanosleep(32); }
 
 }  // namespace ld

@@ -35,4 +35,32 @@ LD_DEVICE u16 float_to_bfloat16(float value) {
 
 LD_DEVICE float bfloat16_to_float(u16 value) { return __uint_as_float(static_cast<u32>(value) << 16); }
 
+LD_DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
+    u32 result;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+}
+
+LD_DEVICE u32 add_f16x2(u32 a, u32 b) {
+    u32 result;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+LD_DEVICE u32 mul_f16x2(u32 a, u32 b) {
+    u32 result;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+// Before sm_90 bfloat16 has no addition and no multiplication of its own: times 1, and plus -0, which changes nothing.
+LD_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
+    u32 result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+}
+
+LD_DEVICE u32 add_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, 0x3F803F80, b); }
+LD_DEVICE u32 mul_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, b, 0x80008000); }
+
 }  // namespace ld

@@ -1,1 +1,1 @@
-"""The GEMMs that read what plans write: our own kernels, launched on a GPU or checked on this machine's CPU."""
+"""GEMMs on weights as plans store them: the kernels of `kernels/gemm`, on a GPU or checked on this machine's CPU."""

@@ -1,0 +1,128 @@
+// Scales and zero points: where a lane reads them, and how they are applied.
+//
+// Scales of several groups stand in shared memory with the stage and multiply the weights before the mma, each product
+// rounded once to 16 bits. Scales per channel multiply the sums, in float32.
+#pragma once
+#include "gemm/decode.cuh"
+#include "gemm/shape.cuh"
+
+namespace ld {
+
+template <Operand type> LD_DEVICE float to_float(u32 bits) {
+    return type == Operand::f16 ? half_to_float(static_cast<u16>(bits)) : bfloat16_to_float(static_cast<u16>(bits));
+}
+
+template <Operand type> LD_DEVICE u32 from_float(float value) {
+    return type == Operand::f16 ? float_to_half(value) : float_to_bfloat16(value);
+}
+
+// Scales and zero points of a lane's columns in one step: word j of the scales is for parts 2 j and 2 j + 1.
+template <class S> struct StepScales {
+    Fragment<u32, 4> scales;
+    u32 zeros;
+
+    // Both halves the negative of a part's zero point, as `decoded` wants it.
+    LD_DEVICE u32 zero(int part) const {
+        return S::zero_points ? half_twice(zero_pair<S::operand>(zeros, part / 2), part % 2) : 0;
+    }
+
+    LD_DEVICE Fragment<u32, 2> scaled(Fragment<u32, 2> weights, int part) const {
+        if constexpr (S::grouped) {
+            const u32 scale = half_twice(scales[part / 2], part % 2);
+            weights[0] = mul<S::operand>(weights[0], scale);
+            weights[1] = mul<S::operand>(weights[1], scale);
+        }
+        return weights;
+    }
+};
+
+template <class S> class Scales {
+  public:
+    // From `column` of the block on, of a matrix of n columns.
+    LD_DEVICE Scales(Global scales, Global zeros, i64 n, i64 column)
+        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column / 2), n_(n) {
+        if constexpr (S::zero_points && !S::grouped) zero_ = zeros_.load<u32>(of_warp() / 2 + lane() / 4 * 4);
+    }
+
+    LD_DEVICE void copy(Shared stage, i64 k) const {
+        if constexpr (S::grouped) {
+            const i64 first = k / S::group;
+            copy_rows<S::scale_row>(stage + S::scales_at, scales_, first, n_ * S::scale_bytes);
+            if constexpr (S::zero_points) copy_rows<S::zero_row>(stage + S::zeros_at, zeros_, first, n_ / 2);
+        }
+    }
+
+    LD_DEVICE StepScales<S> of_step(Shared stage, int step) const {
+        StepScales<S> found;
+        if constexpr (S::grouped) {
+            const int row = S::group < S::k ? step * S::step / S::group : 0;
+            const Quad four = stage.load<Quad>(S::scales_at + row * S::scale_row + (of_warp() + lane() / 4 * 8) * 2);
+            found.scales = {four.x, four.y, four.z, four.w};
+            if constexpr (S::zero_points)
+                found.zeros = stage.load<u32>(S::zeros_at + row * S::zero_row + of_warp() / 2 + lane() / 4 * 4);
+        } else {
+            found.zeros = zero_;
+        }
+        return found;
+    }
+
+  private:
+    LD_DEVICE static int of_warp() { return warp() % S::across * S::columns; }
+
+    template <int row_bytes>
+    LD_DEVICE static void copy_rows(Shared to, Global from, i64 first, i64 stride) {
+        constexpr int in_row = row_bytes / 16, all = S::groups * in_row;
+        LD_UNROLL
+        for (int begin = 0; begin < all; begin += S::threads) {
+            const int chunk = begin + thread();
+            if (chunk < all)
+                copy_async<16>(to, chunk * 16, from, (first + chunk / in_row) * stride + chunk % in_row * 16);
+        }
+    }
+
+    Global scales_, zeros_;
+    i64 n_;
+    u32 zero_;
+};
+
+// 16-bit floats per channel in the order of a lane's sums, as scales and biases have them: of part p the columns
+// 2 (lane % 4) and the next.
+template <Operand type> class Channels {
+  public:
+    Channels() = default;
+    // From `column` on, a multiple of 64.
+    LD_DEVICE Channels(Global values, i64 column) {
+        LD_UNROLL
+        for (int i = 0; i < 2; ++i) four_[i] = values.load<Quad>((column + 32 * i + lane() % 4 * 8) * 2);
+    }
+
+    LD_DEVICE float at(int part, int second) const {
+        const Quad& four = four_[part / 4];
+        const u32 pair = part % 4 == 0 ? four.x : part % 4 == 1 ? four.y : part % 4 == 2 ? four.z : four.w;
+        return to_float<type>(second ? pair >> 16 : pair & 0xFFFF);
+    }
+
+  private:
+    Quad four_[2];
+};
+
+// What becomes of a sum before it is rounded.
+template <class S> class Finish {
+  public:
+    // For the 64 columns of a warp from `column` on.
+    LD_DEVICE Finish(Global scales, Global global_scale, Global bias, i64 column) : has_bias_(bias.at != 0) {
+        if constexpr (!S::grouped) scales_ = Channels<S::result>(scales, column);
+        if (has_bias_) bias_ = Channels<S::result>(bias, column);
+    }
+
+    LD_DEVICE float operator()(float sum, int part, int second) const {
+        if constexpr (!S::grouped) sum *= scales_.at(part, second);
+        return has_bias_ ? sum + bias_.at(part, second) : sum;
+    }
+
+  private:
+    Channels<S::result> scales_, bias_;
+    bool has_bias_;
+};
+
+}  // namespace ld

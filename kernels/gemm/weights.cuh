@@ -1,0 +1,60 @@
+// B: stored tiles as they are, by asynchronous copies into shared memory, and out of it 16 bytes per lane.
+//
+// A warp copies what it will read itself: 64 columns of its own steps, which lie together in the tensor.
+#pragma once
+#include "gemm/shape.cuh"
+
+namespace ld {
+
+// What a lane holds of a step: words as they are stored.
+template <class S> using Stored = Fragment<u32, S::slice / 128>;
+
+template <class S> class Weights {
+  public:
+    // From the warp's `column` on, a multiple of 64, of a matrix of n columns.
+    LD_DEVICE Weights(Global weights, i64 n, i64 column)
+        : weights_(weights + column / S::columns * S::slice), row_(n / S::columns * S::slice),
+          shared_(S::weights_at + (warp() % S::across * S::steps + first()) * S::slice) {}
+
+    // The warp's first step in a stage.
+    LD_DEVICE static int first() { return warp() / S::across * S::turns; }
+
+    LD_DEVICE void copy(Shared stage, i64 k) const {
+        LD_UNROLL
+        for (int turn = 0; turn < S::turns; ++turn)
+            LD_UNROLL
+            for (int piece = 0; piece < PIECES; ++piece) {
+                const int chunk = piece * 32 + lane();
+                copy_async<16>(stage, shared_ + turn * S::slice + place(chunk), weights_,
+                               (k / S::step + first() + turn) * row_ + chunk * 16);
+            }
+    }
+
+    LD_DEVICE Stored<S> stored(Shared stage, int turn) const {
+        Stored<S> words;
+        LD_UNROLL
+        for (int piece = 0; piece < PIECES; ++piece) {
+            const int chunk = S::element == 2 ? lane() * PIECES + piece : piece * 32 + lane();
+            const Quad four = stage.load<Quad>(shared_ + turn * S::slice + place(chunk));
+            words[piece * 4] = four.x;
+            words[piece * 4 + 1] = four.y;
+            words[piece * 4 + 2] = four.z;
+            words[piece * 4 + 3] = four.w;
+        }
+        return words;
+    }
+
+  private:
+    static constexpr int PIECES = S::slice / 512;
+
+    // Where lanes read every second chunk, those of the second half of a line move aside.
+    LD_DEVICE static int place(int chunk) {
+        return (S::element == 2 && PIECES == 2 ? chunk ^ (chunk >> 3 & 1) : chunk) * 16;
+    }
+
+    Global weights_;
+    i64 row_;  // bytes
+    int shared_;
+};
+
+}  // namespace ld

@@ -1,0 +1,75 @@
+"""Kernels of `kernels/gemm`: each is one template, instantiated for the facts that it is compiled for.
+
+    >>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
+    'gemm_u4b8_f16_group128_m16n128k64d4'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BITS = {"u4b8": 4, "u4": 4, "u8b128": 8, "e4m3": 8, "e2m1": 4}
+_SCALE_BYTES = {"channel": 0, "group": 2, "e8m0": 1, "s0e5m3": 1}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One kernel, as launchers take it.
+
+    code         of the stored weights: u4b8, u4, u8b128, e4m3, e2m1
+    kind         what the tensor cores multiply: f16, bf16
+    scale        channel; several groups of `group` inputs, as 16-bit floats (group) or bytes (e8m0, s0e5m3)
+    m, n, k      what a block makes of C, and how many inputs it takes at a time
+    depth        warps that share these inputs
+    stages       so many times k inputs stand in shared memory
+    rows         `dense`, or `experts`: rows sorted by expert
+    """
+
+    code: str
+    kind: str
+    scale: str
+    group: int = 0
+    m: int = 16
+    n: int = 128
+    k: int = 64
+    depth: int = 4
+    stages: int = 4
+    rows: str = "dense"
+
+    @property
+    def name(self) -> str:
+        scale = f"{self.scale}{self.group}" if self.scale == "group" else self.scale
+        tail = "" if self.rows == "dense" else f"_{self.rows}"
+        return f"gemm_{self.code}_{self.kind}_{scale}_m{self.m}n{self.n}k{self.k}d{self.depth}{tail}"
+
+    @property
+    def threads(self) -> int:
+        return self.n // 64 * self.depth * 32
+
+    @property
+    def shared(self) -> int:
+        """Bytes of a block's shared memory: its stages, then in the same place sums of warps, then results."""
+        groups = 0 if self.scale == "channel" else max(self.k // self.group, 1)
+        zeros = self.n // 2 if self.code == "u4" else 0
+        stage = self.m * self.k * 2 + self.k * self.n * _BITS[self.code] // 8
+        stage += groups * (self.n * _SCALE_BYTES[self.scale] + zeros)
+        sums = self.depth // 2 * self.n * self.m * 4
+        return max(self.stages * stage, sums, self.m * (self.n * 2 + 16))
+
+    @property
+    def source(self) -> str:
+        facts = (
+            f"Code::{self.code}, Operand::{self.kind}, Scale::{self.scale}, {self.group}, "
+            f"{self.m}, {self.n}, {self.k}, {self.depth}, {self.stages}"
+        )
+        more, rows = (", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS") if self.rows == "experts" else ("", "Dense{rows}")
+        return (
+            '#include "gemm/gemm.cuh"\n'
+            "namespace ld {\n"
+            f"using S = Shape<{facts}>;\n"
+            f"static_assert(S::threads == {self.threads} && S::shared == {self.shared});\n"
+            f"LD_KERNEL({self.name}, {self.threads})(LD_GEMM_PARAMETERS{more}) {{\n"
+            f"    gemm<S>(LD_GEMM_ARGUMENTS, {rows});\n"
+            "}\n"
+            "}  // namespace ld\n"
+        )
