@@ -97,9 +97,8 @@ def facts_fit(facts: Facts) -> None:
         named = ", ".join(str(group) if group else "one for all inputs" for group in groups)
         raise _no_kernel(f"groups of {facts.group} inputs of {facts.code}", f"groups are {named}")
     if not any(facts.n > 0 and facts.n % n == 0 and facts.k > 0 and facts.k % k == 0 for n, k in FAMILIES):
-        raise _no_kernel(
-            f"a matrix stored {facts.n} x {facts.k}", " or ".join(f"n is a multiple of {n}, k of {k}" for n, k in FAMILIES)
-        )
+        families = " or ".join(f"n is a multiple of {n}, k of {k}" for n, k in FAMILIES)
+        raise _no_kernel(f"a matrix stored {facts.n} x {facts.k}", families)
     if max(facts.n, facts.k) > MOST or (facts.group and facts.k % facts.group):
         raise _no_kernel(f"{facts.n} x {facts.k} in groups of {facts.group}", "k is whole groups, and both below 2^31")
     if min(facts.front, facts.valid) < 0 or facts.front >= facts.k or facts.front + facts.valid > facts.k:

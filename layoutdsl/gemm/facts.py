@@ -57,7 +57,8 @@ class Facts:
         code, scale, kind, dtype, *rest = text.split()
         numbers = dict(one.split("=") for one in rest)
         columns = tuple(Stretch(*map(int, one.split(":"))) for one in numbers.pop("columns").split(",") if one)
-        return Facts(code, scale, kind, dtype, columns=columns, **{name: int(number) for name, number in numbers.items()})
+        sizes = {name: int(number) for name, number in numbers.items()}
+        return Facts(code, scale, kind, dtype, columns=columns, **sizes)
 
     def __str__(self) -> str:
         numbers = " ".join(f"{name}={getattr(self, name)}" for name in ("group", "n", "k", "front", "valid"))

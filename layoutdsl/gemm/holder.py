@@ -40,8 +40,8 @@ class Holder(torch.nn.Module):
         return {name: self.get_buffer(path) for name, path in self._paths.items()}
 
     def load_checkpoint(self, tensors: Mapping[str, Given], *, backend: str = "torch") -> Self:
-        """Convert a checkpoint's tensors, named as in `plan.input`, into the buffers, whose storage stays. Those on other
-        devices are copied to the module's first. Raises LayoutError as Plan.run does."""
+        """Convert a checkpoint's tensors, named as in `plan.input`, into the buffers, whose storage stays. Those on
+        other devices are copied to the module's first. Raises LayoutError as Plan.run does."""
         out = self.tensors
         moved = {name: self._here(given) for name, given in tensors.items()}
         self.plan.run(moved, backend=backend, out=out)
@@ -116,5 +116,5 @@ def refuse_input(x: torch.Tensor, dtype: torch.dtype, inputs: int) -> None:
             f"{str(dtype).removeprefix('torch.')} of shape [..., {inputs}]",
             code="LP342",
             name="wrong-input",
-            help="the dtype is the plan's parameter `dtype`; the inputs are those that the plan's extents give this rank",
+            help="the dtype is the plan's parameter `dtype`; the inputs are those of this rank, as its extents say",
         )

@@ -1,6 +1,6 @@
 """Launches of GEMMs on torch tensors: every limit is looked at before, in words, and nothing else is launched.
 
-    y = gemm(x, Stored(weight, scale), Facts.of("u4b8 f16 float16 group=64 n=256 k=384 front=0 valid=380 columns=0:1:200"))
+    y = gemm(x, Stored(weight, scale), facts)
 
 On a GPU the kernels run on torch's current stream, with nothing read back, so a CUDA graph may capture them once they
 have run outside. Tensors on the CPU go through the host runner, which checks every access and is slow: for tests.
@@ -46,8 +46,8 @@ def gemm(
 ) -> torch.Tensor:
     """x @ weight.T + bias: [rows, outputs] of x's dtype from x [rows, valid].
 
-    x is read where it lies if its rows are a multiple of 8 elements apart, begin at multiples of 16 bytes and `front` is
-    a multiple of 8; else it is copied into rows that are. `launcher` and `multiprocessors` are those of x's device
+    x is read where it lies if its rows are a multiple of 8 elements apart, begin at multiples of 16 bytes and `front`
+    is a multiple of 8; else it is copied into rows that are. `launcher` and `multiprocessors` are those of x's device
     unless stated.
     """
     checks.all_fits(x, stored, facts)
@@ -109,9 +109,9 @@ def spanned(rows: torch.Tensor) -> torch.Tensor:
 
 
 def readable(x: torch.Tensor, front: int) -> tuple[torch.Tensor, int]:
-    """Rows that a kernel reads 16 bytes at a time, and how many stored inputs stand before them: x itself, or a copy."""
-    whole = x.data_ptr() % 16 == 0 and x.stride(1) in (0, 1) and x.shape[1] > 1
-    if whole and x.stride(1) == 1 and (len(x) == 1 or x.stride(0) % CHUNK == 0) and front % CHUNK == 0:
+    """Rows that a kernel reads 16 bytes at a time, and how many stored inputs stand before: x itself, or a copy."""
+    whole = x.shape[1] > 1 and x.stride(1) == 1 and x.data_ptr() % 16 == 0 and front % CHUNK == 0
+    if whole and (len(x) == 1 or x.stride(0) % CHUNK == 0):
         return x.as_strided(x.shape, (up(x.shape[1]), 1)) if len(x) == 1 else x, front
     within, width = front % CHUNK, front % CHUNK + x.shape[1]
     copy = x.new_zeros((len(x), max(CHUNK, up(width))))

@@ -1,6 +1,6 @@
 """A linear layer on quantized weights, built from a plan.
 
-    plan = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 4096, "k": 11008}, params={"split": "k"}, tp=2, rank=1)
+    plan = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 4096, "k": 11008}, params={"split": "k"}, tp=2)
     layer = MarlinLinear(plan, all_reduce=all_reduce).load_checkpoint(tensors).cuda()
     y = layer(x)
 """
@@ -51,6 +51,7 @@ class MarlinLinear(Holder):
         self.matrix = matrix
         self.inputs, self.outputs = matrix.inputs, matrix.facts.outputs
         self._facts, self._dtype = str(matrix.facts), getattr(torch, matrix.facts.dtype)
+        self._valid = matrix.facts.valid
         self._tensors = [self._paths[info.name] if info else "" for info in map(matrix.tensor.get, ROLES)]
         self._order = next((self._paths[d.tensor] for d in matrix.duties if d.kind == "gather_input"), "")
         self._gather = all_gather if self._order and matrix.facts.valid < matrix.inputs else None
@@ -62,10 +63,7 @@ class MarlinLinear(Holder):
             x = self._gather(x)
         refuse_input(x, self._dtype, self.inputs)
         rows = x.reshape(-1, self.inputs)
-        if self._order:
-            rows = rows.index_select(1, getattr(self, self._order))
-        else:
-            rows = rows[:, : self.matrix.facts.valid]
+        rows = rows.index_select(1, getattr(self, self._order)) if self._order else rows[:, : self._valid]
         tensors = [getattr(self, path) if path else None for path in self._tensors]
         y = ops.gemm(rows, *tensors, self._facts).reshape(*x.shape[:-1], self.outputs)
         return y if self._reduce is None else self._reduce(y)

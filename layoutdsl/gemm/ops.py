@@ -17,7 +17,8 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 torch.library.define(
     "layoutdsl::gemm",
-    "(Tensor x, Tensor weight, Tensor scale, Tensor? zero_point, Tensor? global_scale, Tensor? bias, str facts) -> Tensor",
+    "(Tensor x, Tensor weight, Tensor scale, Tensor? zero_point, Tensor? global_scale, Tensor? bias, str facts)"
+    " -> Tensor",
     tags=_TAGS,
 )
 
