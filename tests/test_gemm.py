@@ -18,10 +18,10 @@ SMALL = Instance("u4b8", "f16", "group", 64)
 
 def instance(case: Case, **facts) -> Instance:
     """The kernel for a dense case of one matrix."""
-    group = case.job.source.group or -1
-    several = case.made["linear.weight_scale"].shape[0] > 1
-    scale = ("group", group) if several else ("channel", 0)
-    return replace(SMALL, code=case.job.source.code, kind=KINDS[case.job.dtype], scale=scale[0], group=scale[1], **facts)
+    groups, k = len(case.made["linear.weight_scale"]), case.padded()[1]
+    scale = {"marlin_nvfp4_a16": "s0e5m3", "marlin_mxfp4_a16": "e8m0", "marlin_mxfp8_a16": "e8m0"}.get(case.job.kernel)
+    scale, group = ("channel", 0) if groups == 1 else (scale or "group", k // groups)
+    return replace(SMALL, code=case.job.source.code, kind=KINDS[case.job.dtype], scale=scale, group=group, **facts)
 
 
 def multiplied(case: Case, of: Instance, x: torch.Tensor, *, splits: int = 1, schedule=None, launcher=None):
@@ -69,3 +69,22 @@ def test_tiles(tile, group, dtype):
     for rows in (1, tile["m"], tile["m"] + 1):
         x = case.x(rows)
         case.product(x).check(multiplied(case, of, x))
+
+
+CODES = (
+    *((code, dtype, group) for code in ("u4b8", "u4", "u8b128") for dtype in KINDS for group in (-1, 32, 64, 128)),
+    *(("e4m3", dtype, None) for dtype in KINDS),
+    *(("e4m3_blocks", dtype, group) for dtype in KINDS for group in (32, 64, 128)),
+    *(("nvfp4", dtype, None) for dtype in KINDS),
+    *((name, "bfloat16", None) for name in ("mxfp8", "mxfp4", "gpt_oss")),
+)
+
+
+@pytest.mark.parametrize(("name", "dtype", "group"), CODES, ids=str)
+def test_codes(name, dtype, group):
+    """Each code with each kind of scales, a bias, and two tiles of inputs: longer and no longer than a group."""
+    case = draw(name, dtype, "linear", {"n": 128, "k": 256}, group=group, params={"bias": True})
+    for tile in ({"m": 16, "n": 128, "k": 64, "depth": 2}, {"m": 32, "n": 64, "k": 128, "depth": 4}):
+        for rows in (5, 33):
+            x = case.x(rows)
+            case.product(x).check(multiplied(case, instance(case, **tile), x))

@@ -16,6 +16,19 @@ template <Operand type> LD_DEVICE u32 from_float(float value) {
     return type == Operand::f16 ? float_to_half(value) : float_to_bfloat16(value);
 }
 
+// S0E5M3 scales of bfloat16 are multiplied with 2^112, so that weights are no smaller than with float16; the global scale
+// has that much too much.
+constexpr int RAISED = 112;
+
+// Byte scales as 16-bit floats: of four bytes the first and third (`odd` 0) or the others. Bytes are the upper ones of a
+// float without its sign, of a bfloat16 (e8m0) or of a float16 (s0e5m3), whose exponent counts from 112 less.
+template <class S> LD_DEVICE u32 from_bytes(u32 word, int odd) {
+    if constexpr (S::scale == Scale::e8m0 || S::operand == Operand::f16)
+        return (odd ? word >> 1 : word << 7) & 0x7F807F80;
+    const u32 low = (odd ? word >> 4 : word << 4) & 0x0FF00FF0;
+    return mul_bf16x2(mul_bf16x2(low, bf16_power(112)), bf16_power(RAISED));
+}
+
 // Scales and zero points of a lane's columns in one step: word j of the scales is for parts 2 j and 2 j + 1.
 template <class S> struct StepScales {
     Fragment<u32, 4> scales;
@@ -56,8 +69,8 @@ template <class S> class Scales {
         StepScales<S> found;
         if constexpr (S::grouped) {
             const int row = S::group < S::k ? step * S::step / S::group : 0;
-            const Quad four = stage.load<Quad>(S::scales_at + row * S::scale_row + (of_warp() + lane() / 4 * 8) * 2);
-            found.scales = {four.x, four.y, four.z, four.w};
+            const Shared mine = stage + (S::scales_at + row * S::scale_row + (of_warp() + lane() / 4 * 8) * S::scale_bytes);
+            found.scales = words(mine);
             if constexpr (S::zero_points)
                 found.zeros = stage.load<u32>(S::zeros_at + row * S::zero_row + of_warp() / 2 + lane() / 4 * 4);
         } else {
@@ -67,6 +80,17 @@ template <class S> class Scales {
     }
 
   private:
+    LD_DEVICE static Fragment<u32, 4> words(Shared mine) {
+        if constexpr (S::scale_bytes == 2) {
+            const Quad four = mine.load<Quad>(0);
+            return {four.x, four.y, four.z, four.w};
+        } else {
+            const u64 eight = mine.load<u64>(0);
+            const u32 low = static_cast<u32>(eight), high = static_cast<u32>(eight >> 32);
+            return {from_bytes<S>(low, 0), from_bytes<S>(low, 1), from_bytes<S>(high, 0), from_bytes<S>(high, 1)};
+        }
+    }
+
     LD_DEVICE static int of_warp() { return warp() % S::across * S::columns; }
 
     template <int row_bytes>
@@ -106,22 +130,37 @@ template <Operand type> class Channels {
     Quad four_[2];
 };
 
+LD_DEVICE constexpr float power_of_two(int exponent) {
+    float made = 1.0f;
+    for (int i = 0; i != exponent; i += exponent < 0 ? -1 : 1) made *= exponent < 0 ? 0.5f : 2.0f;
+    return made;
+}
+
+// The power that scales of sums have too much: the weights have it.
+template <class S> LD_DEVICE constexpr int excess() {
+    if (S::operand != Operand::bf16) return 0;
+    return S::scale == Scale::s0e5m3 ? RAISED : restores<S> && !S::grouped ? lacks<S>() : 0;
+}
+
 // What becomes of a sum before it is rounded.
 template <class S> class Finish {
   public:
     // For the 64 columns of a warp from `column` on.
     LD_DEVICE Finish(Global scales, Global global_scale, Global bias, i64 column) : has_bias_(bias.at != 0) {
         if constexpr (!S::grouped) scales_ = Channels<S::result>(scales, column);
+        if constexpr (S::scale == Scale::s0e5m3) factor_ = global_scale.load<float>(0) * power_of_two(-excess<S>());
         if (has_bias_) bias_ = Channels<S::result>(bias, column);
     }
 
     LD_DEVICE float operator()(float sum, int part, int second) const {
-        if constexpr (!S::grouped) sum *= scales_.at(part, second);
+        if constexpr (!S::grouped) sum *= scales_.at(part, second) * power_of_two(-excess<S>());
+        if constexpr (S::scale == Scale::s0e5m3) sum *= factor_;
         return has_bias_ ? sum + bias_.at(part, second) : sum;
     }
 
   private:
     Channels<S::result> scales_, bias_;
+    float factor_;
     bool has_bias_;
 };
 
