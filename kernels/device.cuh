@@ -102,6 +102,7 @@ LD_DEVICE u32 ballot(bool predicate LD_SITE);
 LD_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector);
 // Any function of three bits, bit by bit: `table` is that function of (0xF0, 0xCC, 0xAA).
 template <int table> LD_DEVICE u32 lop3(u32 a, u32 b, u32 c);
+LD_DEVICE u32 count_ones(u32 a);
 
 // Rounded to nearest even; a NaN becomes 0x7FFF. Back is exact; a half NaN becomes 0x7FFFFFFF.
 LD_DEVICE u16 float_to_half(float value);
@@ -116,6 +117,12 @@ LD_DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c);
 LD_DEVICE u32 add_bf16x2(u32 a, u32 b);
 LD_DEVICE u32 mul_bf16x2(u32 a, u32 b);
 LD_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c);
+
+// ---- functions of floats, whose last bits differ between GPU and host; subnormal operands and results may count as 0
+
+LD_DEVICE float fast_exp2(float value);        // 2^value within 2^-22 of it
+LD_DEVICE float fast_reciprocal(float value);  // 1 / value within 2^-23 of it
+LD_DEVICE float normal_cdf(float value);       // (1 + erf(value / sqrt(2))) / 2 within 2^-20 of it, also where that is tiny
 
 // ---- tensor cores
 

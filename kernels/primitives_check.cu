@@ -1,7 +1,8 @@
 // One kernel for each primitive, so that its two bodies can be held against each other. Each takes blocks of 64 threads
 // with 4096 bytes of shared memory; a block reads 4096 bytes of `in` and writes 4096 bytes of `out`, which begin as
 // zeros: a row of 64 bytes for each thread. All bytes are the same on a GPU and on the host, but for check_mma_f16,
-// _bf16 and _e4m3, where sums that are not exact are rounded in other ways.
+// _bf16 and _e4m3, where sums that are not exact are rounded in other ways, and for functions of floats, which are
+// near their value on both.
 #include "device.cuh"
 
 namespace ld {
@@ -123,6 +124,10 @@ LD_KERNEL(check_lop3, 64)(Global in, Global out) {
     row(out).store<u32>(12, lop3<0xB2>(words.x, words.y, words.z));
 }
 
+LD_KERNEL(check_count_ones, 64)(Global in, Global out) {
+    for (int i = 0; i < 64; i += 4) row(out).store<u32>(i, count_ones(row(in).load<u32>(i)));
+}
+
 LD_KERNEL(check_float_to_half, 64)(Global in, Global out) {
     for (int i = 0; i < 16; ++i) row(out).store<u16>(2 * i, float_to_half(row(in).load<float>(4 * i)));
 }
@@ -137,6 +142,26 @@ LD_KERNEL(check_float_to_bfloat16, 64)(Global in, Global out) {
 
 LD_KERNEL(check_bfloat16_to_float, 64)(Global in, Global out) {
     for (int i = 0; i < 16; ++i) row(out).store<float>(4 * i, bfloat16_to_float(row(in).load<u16>(4 * i)));
+}
+
+// NaNs are made one and the same.
+template <class Function> LD_DEVICE void put_floats(Global in, Global out, Function function) {
+    for (int i = 0; i < 64; i += 4) {
+        const float made = function(row(in).load<float>(i));
+        row(out).store<float>(i, made == made ? made : -1.0f);
+    }
+}
+
+LD_KERNEL(check_fast_exp2, 64)(Global in, Global out) {
+    put_floats(in, out, [](float value) { return fast_exp2(value); });
+}
+
+LD_KERNEL(check_fast_reciprocal, 64)(Global in, Global out) {
+    put_floats(in, out, [](float value) { return fast_reciprocal(value); });
+}
+
+LD_KERNEL(check_normal_cdf, 64)(Global in, Global out) {
+    put_floats(in, out, [](float value) { return normal_cdf(value); });
 }
 
 // Warp w loads matrices from the 2048 bytes of its own rows, in an order that is not that of the addresses.

@@ -136,6 +136,17 @@ def of_lop3(given, out):
         put(out, at, np.packbits(found.astype(np.uint8), axis=-1, bitorder="little"))
 
 
+def of_count_ones(given, out):
+    put(out, 0, np.unpackbits(given.reshape(len(given), THREADS, 16, 4), axis=-1).sum(axis=-1, dtype="u4"))
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
+def of_floats(given, out, function):
+    values = words(given, "f4", 0, 16)
+    made = function(torch.from_numpy(values.astype("f8"))).numpy().astype("f4")
+    put(out, 0, np.where(np.isnan(made), np.float32(-1), made))
+
+
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def of_float_to_half(given, out):
     values = words(given, "f4", 0, 16)
@@ -186,6 +197,10 @@ DEFINITIONS = {
     "check_copy_async": of_copy_async,
     "check_permute_bytes": of_permute_bytes,
     "check_lop3": of_lop3,
+    "check_count_ones": of_count_ones,
+    "check_fast_exp2": partial(of_floats, function=torch.exp2),
+    "check_fast_reciprocal": partial(of_floats, function=torch.reciprocal),
+    "check_normal_cdf": partial(of_floats, function=lambda value: torch.special.erfc(value * -(0.5**0.5)) / 2),
     "check_float_to_half": of_float_to_half,
     "check_half_to_float": of_half_to_float,
     "check_float_to_bfloat16": of_float_to_bfloat16,
@@ -228,6 +243,13 @@ def filled(values: np.ndarray, per_row: int) -> np.ndarray:
     found = aligned((len(values), THREADS, ROW))
     put(found, 0, values)
     return found
+
+
+@pytest.mark.parametrize("name", ["check_fast_exp2", "check_fast_reciprocal", "check_normal_cdf"])
+def test_functions_where_their_values_are_usual(name):
+    values = np.random.default_rng(3).normal(scale=8, size=3 * THREADS * 16)
+    given = filled(np.concatenate([values, [0.0, -0.0, 1.0, -37.5, 127.0, np.inf, -np.inf]]).astype("f4"), 16)
+    assert np.array_equal(result(name, given), expected(name, given))
 
 
 @pytest.mark.parametrize("dtype, name", [("u2", "check_half_to_float"), ("u2", "check_bfloat16_to_float")])

@@ -1,6 +1,7 @@
 // Operations on words, and conversions of floats: the definitions that the GPU's instructions are held against.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 
 namespace ld {
@@ -24,6 +25,8 @@ template <int table> u32 lop3(u32 a, u32 b, u32 c) {
         if (table >> row & 1) result |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c);
     return result;
 }
+
+inline u32 count_ones(u32 a) { return static_cast<u32>(__builtin_popcount(a)); }
 
 namespace host {
 
@@ -124,5 +127,9 @@ inline u32 mul_f16x2(u32 a, u32 b) { return fma_f16x2(a, b, 0x80008000); }
 inline u32 fma_bf16x2(u32 a, u32 b, u32 c) { return host::fma_pair<bfloat16_to_float, float_to_bfloat16>(a, b, c); }
 inline u32 add_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, 0x3F803F80, b); }
 inline u32 mul_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, b, 0x80008000); }
+
+inline float fast_exp2(float value) { return static_cast<float>(std::exp2(double{value})); }
+inline float fast_reciprocal(float value) { return 1.0f / value; }
+inline float normal_cdf(float value) { return static_cast<float>(0.5 * std::erfc(value * -0.70710678118654752440)); }
 
 }  // namespace ld

@@ -15,6 +15,8 @@ template <int table> LD_DEVICE u32 lop3(u32 a, u32 b, u32 c) {
     return result;
 }
 
+LD_DEVICE u32 count_ones(u32 a) { return __popc(a); }
+
 LD_DEVICE u16 float_to_half(float value) {
     u16 result;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
@@ -62,5 +64,19 @@ LD_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
 
 LD_DEVICE u32 add_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, 0x3F803F80, b); }
 LD_DEVICE u32 mul_bf16x2(u32 a, u32 b) { return fma_bf16x2(a, b, 0x80008000); }
+
+LD_DEVICE float fast_exp2(float value) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+LD_DEVICE float fast_reciprocal(float value) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+LD_DEVICE float normal_cdf(float value) { return normcdff(value); }
 
 }  // namespace ld
