@@ -37,6 +37,7 @@ class Facts:
     front     stored inputs before the caller's first one
     valid     inputs that the caller gives
     columns   where the caller's outputs are stored, in their order
+    align     of the caller's outputs, each stretch begins at a multiple of this
     """
 
     code: str
@@ -49,6 +50,7 @@ class Facts:
     front: int
     valid: int
     columns: tuple[Stretch, ...]
+    align: int = 1
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -78,7 +80,7 @@ class Facts:
     @property
     def outputs(self) -> int:
         """Columns that the caller gets."""
-        return sum(one.length for one in self.columns)
+        return sum(up(one.length, self.align) for one in self.columns)
 
     @property
     def capability(self) -> int:
@@ -89,5 +91,10 @@ class Facts:
         found, at = [-1] * self.n, 0
         for one in self.columns:
             found[one.start : one.start + one.step * one.length : one.step] = range(at, at + one.length)
-            at += one.length
+            at += up(one.length, self.align)
         return found
+
+
+def up(number: int, multiple: int) -> int:
+    """The least multiple that is not less."""
+    return -(-number // multiple) * multiple

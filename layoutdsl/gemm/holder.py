@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from layoutdsl.backends.update import Applied, Updates
 
 Given = torch.Tensor | list[torch.Tensor]
+Collective = Callable[[torch.Tensor], torch.Tensor]
+
+ROLES = ("codes", "scale", "zero_point", "global_scale", "bias")
+"""Of a matrix' tensors, in the order in which custom ops take them."""
 
 
 class Holder(torch.nn.Module):
@@ -70,12 +74,19 @@ class Holder(torch.nn.Module):
         return super()._apply(moved, recurse)
 
 
+class Tensors(torch.nn.Module):
+    """Buffers whose names in a plan have a point: what stands before it."""
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in self.named_buffers(recurse=False))
+
+
 def _place(module: torch.nn.Module, path: str, tensor: torch.Tensor) -> None:
     """A buffer at a path, through modules of that name."""
     *above, name = path.split(".")
     for one in above:
         if one not in module._modules:
-            module.add_module(one, torch.nn.Module())
+            module.add_module(one, Tensors())
         module = module.get_submodule(one)
     module.register_buffer(name, tensor)
 

@@ -8,8 +8,8 @@ have run outside. Tensors on the CPU go through the host runner, which checks ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from layoutdsl.backends.host.launch import Launcher as HostLauncher
 from layoutdsl.errors import LayoutError
 from layoutdsl.gemm import checks, table
 from layoutdsl.gemm.checks import Stored, scale_of
-from layoutdsl.gemm.facts import Facts
+from layoutdsl.gemm.facts import Facts, up
 from layoutdsl.gemm.instance import Instance
 from layoutdsl.gemm.table import Tile
 
@@ -59,30 +59,61 @@ def gemm(
         facts.code, facts.kind, rows=len(x), n=facts.n, k=facts.k,
         multiprocessors=multiprocessors or multiprocessors_of(x.device),
     )  # fmt: skip
-    tile = choice.tile
-    tiles_m, tiles_n = -(-len(x) // tile.m), facts.n // tile.n
-    grid = tiles_m * tiles_n * choice.splits
-    checks.grid_fits(grid, len(x))
+    multiply(
+        launcher or launcher_of(x.device), instance(facts, choice.tile), Inputs(rows, front), stored, facts, out,
+        tiles=-(-len(x) // choice.tile.m), splits=choice.splits,
+    )  # fmt: skip
+    return out
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Rows of activations as kernels read them (`readable`), behind `front` stored inputs."""
+
+    rows: torch.Tensor
+    front: int
+
+
+def multiply(
+    launcher: Launcher,
+    kernel: Instance,
+    inputs: Inputs,
+    stored: Stored,
+    facts: Facts,
+    out: torch.Tensor,
+    *,
+    tiles: int,
+    splits: int,
+    beside: Mapping[str, torch.Tensor] | None = None,
+    numbers: Sequence[int] = (),
+) -> None:
+    """Launch a kernel for so many tiles of rows, into `out`, whose rows are contiguous. `beside` are the tensors behind
+    a dense kernel's arguments, and `numbers` what follows them. Requires what `gemm` checks."""
+    rows, across = inputs.rows, facts.n // kernel.n
+    grid = tiles * across * splits
+    checks.grid_fits(grid, len(out))
     partials = arrivals = None
-    if choice.splits > 1:
-        partials = torch.empty(grid * tile.m * tile.n, dtype=torch.float32, device=x.device)
-        arrivals = torch.zeros(tiles_m * tiles_n, dtype=torch.int32, device=x.device)
-    to = launcher or launcher_of(x.device)
-    columns = columns_of(facts, x.device)
-    reads = {"x": spanned(rows), "columns": columns, **dict(stored.items())}
-    writes = {"y": out, "partials": partials, "arrivals": arrivals}
-    reach(to, reads, writes)
-    to.launch(
-        instance(facts, tile),
+    if splits > 1:
+        partials = torch.empty(grid * kernel.m * kernel.n, dtype=torch.float32, device=out.device)
+        arrivals = torch.zeros(tiles * across, dtype=torch.int32, device=out.device)
+    columns, beside = columns_of(facts, out.device), beside or {}
+    reach(
+        launcher,
+        {"x": spanned(rows), "columns": columns, **dict(stored.items()), **beside},
+        {"y": out, "partials": partials, "arrivals": arrivals},
+    )
+    launcher.launch(
+        kernel,
         grid,
         [
             address(rows),
             *(address(getattr(stored, field.name)) for field in fields(stored)),
             *map(address, (columns, out, partials, arrivals)),
-            *(len(x), facts.n, facts.k, rows.stride(0), front, rows.shape[1], facts.outputs, choice.splits),
+            *(len(out), facts.n, facts.k, rows.stride(0), inputs.front, rows.shape[1], out.shape[1], splits),
+            *map(address, beside.values()),
+            *numbers,
         ],
     )
-    return out
 
 
 # --- what a kernel is given -------------------------------------------------------------------------------------------
@@ -112,15 +143,11 @@ def readable(x: torch.Tensor, front: int) -> tuple[torch.Tensor, int]:
     """Rows that a kernel reads 16 bytes at a time, and how many stored inputs stand before: x itself, or a copy."""
     whole = x.shape[1] > 1 and x.stride(1) == 1 and x.data_ptr() % 16 == 0 and front % CHUNK == 0
     if whole and (len(x) == 1 or x.stride(0) % CHUNK == 0):
-        return x.as_strided(x.shape, (up(x.shape[1]), 1)) if len(x) == 1 else x, front
+        return x.as_strided(x.shape, (up(x.shape[1], CHUNK), 1)) if len(x) == 1 else x, front
     within, width = front % CHUNK, front % CHUNK + x.shape[1]
-    copy = x.new_zeros((len(x), max(CHUNK, up(width))))
+    copy = x.new_zeros((len(x), max(CHUNK, up(width, CHUNK))))
     copy[:, within:width] = x
     return copy[:, : max(width, 1)], front - within
-
-
-def up(number: int, multiple: int = CHUNK) -> int:
-    return -(-number // multiple) * multiple
 
 
 _COLUMNS: dict[tuple[Facts, torch.device], torch.Tensor] = {}

@@ -7,17 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.gemm import checks, ops
-from layoutdsl.gemm.holder import Holder, refuse_gradient, refuse_input
+from layoutdsl.gemm.holder import ROLES, Collective, Holder, refuse_gradient, refuse_input
 from layoutdsl.gemm.matrix import Matrix, matrices
 from layoutdsl.plan import Plan
-
-Collective = Callable[[torch.Tensor], torch.Tensor]
 
 
 class MarlinLinear(Holder):
@@ -70,19 +66,8 @@ class MarlinLinear(Holder):
 
     def extra_repr(self) -> str:
         """What is stored, and what the caller has left to do."""
-        facts, matrix = self.matrix.facts, self.matrix
-        left = [str(duty) for duty in matrix.duties if duty.kind == "sum_over_ranks" and self._reduce is None]
-        groups = f"groups of {facts.group}" if facts.group else "one group"
-        lines = (
-            f"{matrix.name}: {self.inputs} -> {self.outputs}, {facts.dtype}",
-            f"{facts.code} stored {facts.n} x {facts.k} in {groups}, for {self.plan.target.spec}",
-            *left,
-        )
-        return "\n".join(lines)
-
-
-ROLES = ("codes", "scale", "zero_point", "global_scale", "bias")
-"""Of a matrix' tensors, as the custom ops take them."""
+        left = [str(duty) for duty in self.matrix.duties if duty.kind == "sum_over_ranks" and self._reduce is None]
+        return "\n".join((self.matrix.summary(self.plan), *left))
 
 
 def _only(plan: Plan, specs: tuple[str, ...]) -> Matrix:

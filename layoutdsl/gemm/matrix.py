@@ -101,6 +101,15 @@ class Matrix:
     def tensor(self) -> Mapping[str, TensorInfo]:
         return dict(self.tensors)
 
+    def summary(self, plan: Plan) -> str:
+        """Name, sizes and how it is stored, in a line."""
+        facts = self.facts
+        groups = f"groups of {facts.group}" if facts.group else "one group"
+        return (
+            f"{self.name}: {self.inputs} -> {facts.outputs} of {facts.dtype}, {facts.code} in {groups}, "
+            f"stored {facts.n} x {facts.k} as {plan.target.spec} has them"
+        )
+
     def has(self, kind: str) -> bool:
         """Whether the caller has a duty of that kind."""
         return any(duty.kind == kind for duty in self.duties)

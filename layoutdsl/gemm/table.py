@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -55,6 +55,8 @@ class Row(_Strict):
         for n, k in FAMILIES:
             if not any(tile.fits(n, k) and not tile.fill for tile in self.tiles):
                 raise ValueError(f"no tile without `fill` takes {n} x {k} for up to {self.rows} rows")
+        if len({tile.m for tile in self.tiles}) > 1:
+            raise ValueError(f"the tiles for up to {self.rows} rows differ in m")
         return self
 
 
@@ -109,9 +111,10 @@ def read(file: Path) -> Table:
         ) from None
 
 
-@cache
-def choose(code: str, kind: str, *, rows: int, n: int, k: int, multiprocessors: int) -> Choice:
-    """For so many rows of activations and a matrix stored n x k, on a GPU of so many multiprocessors."""
+@lru_cache(maxsize=1 << 14)
+def choose(code: str, kind: str, *, rows: int, n: int, k: int, multiprocessors: int, copies: int = 1) -> Choice:
+    """For so many rows of activations and a matrix stored n x k, on a GPU of so many multiprocessors; for `copies` of
+    them, as many experts have. What is stored says nothing of m: it is the same for all matrices of a code."""
     table = shipped()
     of = next(
         row
@@ -121,7 +124,7 @@ def choose(code: str, kind: str, *, rows: int, n: int, k: int, multiprocessors: 
     for tile in of.tiles:
         if not tile.fits(n, k):
             continue
-        blocks = -(-rows // tile.m) * (n // tile.n)
+        blocks = copies * -(-rows // tile.m) * (n // tile.n)
         most = max(1, k // tile.k // table.splits.steps)
         if blocks * most >= multiprocessors * tile.fill:
             return Choice(tile, min(most, max(1, multiprocessors * table.splits.blocks // blocks)))
