@@ -10,6 +10,7 @@ import torch
 from gemm_cases import Case, draw
 from host_kernels import Launcher, Schedule
 
+from layoutdsl.backends.host.launch import schedules
 from layoutdsl.gemm.instance import Instance
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
@@ -24,30 +25,32 @@ def instance(case: Case, **facts) -> Instance:
     return replace(SMALL, code=case.job.source.code, kind=KINDS[case.job.dtype], scale=scale, group=group, **facts)
 
 
-def multiplied(case: Case, of: Instance, x: torch.Tensor, *, splits: int = 1, schedule=None, launcher=None):
-    """The kernel's [m, outputs] of a case's only matrix."""
-    launcher = launcher or Launcher(schedule or Schedule())
+def multiplied(case: Case, of: Instance, x: torch.Tensor, *, splits: int = 1, launcher: Launcher | None = None):
+    """The kernel's [m, outputs] of a case's only matrix. Rows of `x` have rubbish after their end."""
+    launcher = launcher or Launcher()
     n, k = case.padded()
-    outputs, extent = case.columns(), case.extent("linear", "k")
+    outputs, front = case.columns(), case.extent("linear", "k").front
     columns = np.full(n, -1, np.int32)
     columns[outputs] = np.arange(len(outputs))
     tiles = -(-len(x) // of.m), n // of.n
-    made = {
-        "c": torch.full((len(x), len(outputs)), float("nan"), dtype=case.dtype),
-        "partials": torch.full((*tiles, splits, of.m, of.n), float("nan")) if splits > 1 else None,
-        "arrivals": torch.zeros(tiles, dtype=torch.int32) if splits > 1 else None,
-    }
-    names = ("weight", "weight_scale", "zero_point", "global_scale", "bias")
-    given = {"a": x, **{name: case.made.get(f"linear.{name}") for name in names}, "columns": torch.from_numpy(columns)}
+    a = torch.full((len(x), -(-x.shape[1] // 8) * 8), float("nan"), dtype=x.dtype)
+    a[:, : x.shape[1]] = x
+    made = {"c": torch.full((len(x), len(outputs)), float("nan"), dtype=case.dtype)}
+    if splits > 1:
+        made["partials"] = torch.full((*tiles, splits, of.m, of.n), float("nan"))
+        made["arrivals"] = torch.zeros(tiles, dtype=torch.int32)
+    given = {"a": a, "columns": torch.from_numpy(columns)}
+    given |= {name.removeprefix("linear."): tensor for name, tensor in case.made.items()}
     for name, tensor in given.items():
-        if tensor is not None:
-            launcher.reads(name, tensor)
+        launcher.reads(name, tensor)
     for name, tensor in made.items():
-        if tensor is not None:
-            launcher.writes(name, tensor)
-    places = [0 if tensor is None else tensor.data_ptr() for tensor in (*given.values(), *made.values())]
-    numbers = [len(x), n, k, x.stride(0), extent.front, x.shape[1], len(outputs), splits]
-    launcher.launch(of, tiles[0] * tiles[1] * splits, [*places, *numbers])
+        launcher.writes(name, tensor)
+    order = ("a", "weight", "weight_scale", "zero_point", "global_scale", "bias", "columns", "c", "partials", "arrivals")
+    both = given | made
+    places = [both[name].data_ptr() if name in both else 0 for name in order]
+    numbers = [len(x), n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
+    for _ in range(2):  # the second finds the counters of the first
+        launcher.launch(of, tiles[0] * tiles[1] * splits, [*places, *numbers])
     return made["c"]
 
 
@@ -88,3 +91,45 @@ def test_codes(name, dtype, group):
         for rows in (5, 33):
             x = case.x(rows)
             case.product(x).check(multiplied(case, instance(case, **tile), x))
+
+
+ODD = (
+    ("gptq", {"n": 200, "k": 344}, {"group": 128}),  # columns and rows beyond the end
+    ("front", {"n": 72, "k": 384}, {"group": 64, "split": "k", "tp": 4, "rank": 1}),  # a rank begins within a group
+)
+
+
+@pytest.mark.parametrize("tile", [{"n": 64, "k": 128}, {"n": 128, "k": 64}], ids=str)
+@pytest.mark.parametrize(("sizes", "options"), [one[1:] for one in ODD], ids=[one[0] for one in ODD])
+def test_padding(sizes, options, tile):
+    """Padded inputs are not read, padded outputs are not written."""
+    case = draw("u4b8", "float16", "linear", sizes, params={"bias": True}, **options)
+    n, k = case.padded()
+    extent = case.extent("linear", "k")
+    assert extent.front or n > sizes["n"]
+    if n % tile["n"] or k % tile["k"]:
+        pytest.skip("another family")
+    x = case.x(5)
+    case.product(x).check(multiplied(case, instance(case, **tile), x))
+
+
+@pytest.mark.parametrize("splits", [2, 3, 5])
+def test_splits(splits):
+    case = draw("u4b8", "bfloat16", "linear", {"n": 128, "k": 640}, group=128, params={"bias": True})
+    x = case.x(17)
+    of = instance(case, m=16, n=64, k=128, depth=4)
+    seen = []
+    for schedule in (Schedule(), Schedule("reverse", "late", 3), Schedule("random", "mixed", 4, 1)):
+        seen.append(multiplied(case, of, x, splits=splits, launcher=Launcher(schedule)))
+        case.product(x).check(seen[-1])
+    assert all(torch.equal(one, seen[0]) for one in seen)
+
+
+@pytest.mark.parametrize("name, group", [("u4b8", 128), ("u8b128", 64), ("nvfp4", None)])
+def test_every_schedule(name, group):
+    case = draw(name, "float16", "linear", {"n": 64, "k": 512}, group=group)
+    x, of = case.x(16), instance(case, n=64, k=64, depth=2)
+    first = multiplied(case, of, x)
+    case.product(x).check(first)
+    for schedule in schedules(resident=2, seeds=2):
+        assert torch.equal(multiplied(case, of, x, launcher=Launcher(schedule)), first), schedule
