@@ -1,5 +1,5 @@
-"""Kernels around the products of a mixture of experts, run on the CPU: tokens aligned by expert, activations, and the
-sum over a token's experts, against definitions in numpy and torch."""
+"""A mixture of experts on the CPU. Its kernels: tokens aligned by expert, activations, and the sum over a token's
+experts, against definitions in numpy and torch. And all of it, with plans' weights, against float64 products."""
 
 import math
 from types import SimpleNamespace
@@ -7,11 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from gemm_cases import draw
+from gemm_mixtures import mixed
 from host_kernels import aligned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutdsl import LayoutError
+from layoutdsl.backends.host.counters import total
 from layoutdsl.backends.host.launch import Launcher, Schedule, schedules
 from layoutdsl.gemm.activate import Activate, Combine
 from layoutdsl.gemm.align import Align
@@ -133,13 +136,13 @@ FUNCTIONS = {
     "silu": torch.nn.functional.silu,
     # (1 + tanh(y)) / 2 is sigmoid(2 y), which keeps its digits where it is small
     "gelu_tanh": lambda x: x * torch.sigmoid((8 / math.pi) ** 0.5 * (x + 0.044715 * x**3)),
-    "gelu_erf": lambda x: x * torch.special.erfc(x * -(0.5**0.5)) / 2,
+    "gelu": lambda x: x * torch.special.erfc(x * -(0.5**0.5)) / 2,
     "relu2": lambda x: torch.relu(x) ** 2,
 }
 ACTIVATIONS = [
     *((function, parts) for function in FUNCTIONS for parts in ("split", "alternating", "plain")),
-    ("clamped_swiglu", "split"),
-    ("clamped_swiglu", "alternating"),
+    ("swiglu_oai", "split"),
+    ("swiglu_oai", "alternating"),
 ]
 
 
@@ -149,7 +152,7 @@ def activated(x, function, parts, valid, up):
         return FUNCTIONS[function](x[:, :valid])
     split = x[:, :valid], x[:, up : up + valid]
     gate, part = split if parts == "split" else (x[:, 0 : 2 * valid : 2], x[:, 1 : 2 * valid : 2])
-    if function != "clamped_swiglu":
+    if function != "swiglu_oai":
         return FUNCTIONS[function](gate) * part
     gate, part = gate.clamp(max=7.0), part.clamp(-7.0, 7.0)
     return (part + 1) * (gate * torch.sigmoid(1.702 * gate))
@@ -244,9 +247,9 @@ def test_what_accesses_cannot_follow(name, wrong):
     assert caught.value.diagnostics[0].code == "LP362"
 
 
-def test_a_clamped_swiglu_has_a_gate():
+def test_a_swiglu_oai_has_a_gate():
     with pytest.raises(LayoutError) as caught:
-        Activate("clamped_swiglu", "plain", "float16")
+        Activate("swiglu_oai", "plain", "float16")
     assert caught.value.diagnostics[0].code == "LP361"
 
 
@@ -300,3 +303,121 @@ def test_sum_reads_each_byte_once_and_in_full_sectors():
     assert sum(traffic.bytes for traffic in wide) == x.nbytes + 12 * 512
     assert all(traffic.bytes == traffic.sectors * 32 for traffic in wide)
     assert counters.global_stores.wide == counters.global_stores.accesses
+
+
+# ---------------------------------------------------------------- the whole
+
+SIZES = {"e": 8, "i": 72, "h": 128}
+
+
+def ep_map(everywhere: int, held: range) -> np.ndarray:
+    """The map of a rank that has these of all experts."""
+    made = np.full(everywhere, -1, dtype="i4")
+    made[list(held)] = np.arange(len(held))
+    return made
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("e, top_k", [(1, 1), (8, 2), (60, 4)])
+def test_tokens_and_experts(e, top_k, dtype):
+    case = draw("u4b8", dtype, "moe_gated", SIZES | {"e": e}, group=64)
+    for seed, tokens in enumerate((1, 5, 16, 33, 64)):
+        of = mixed(case, tokens, top_k, "silu", seed=seed)
+        of.wanted().check(of.run())
+
+
+CODES = [
+    ("u4b8", "float16", 32), ("u4b8", "bfloat16", -1), ("u4", "float16", 32), ("u4", "bfloat16", 64),
+    ("u8b128", "float16", 64), ("u8b128", "bfloat16", -1), ("e4m3", "float16", None), ("e4m3", "bfloat16", None),
+    ("e4m3_blocks", "float16", 64), ("e4m3_blocks", "bfloat16", 128), ("nvfp4", "float16", None),
+    ("nvfp4", "bfloat16", None), ("mxfp8", "bfloat16", None), ("mxfp4", "bfloat16", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, dtype, group", CODES)
+def test_codes(name, dtype, group):
+    case = draw(name, dtype, "moe_gated", SIZES, group=group)
+    of = mixed(case, 9, 2, "silu")
+    of.wanted().check(of.run())
+
+
+def test_gpt_oss():
+    """Gate and up alternate, both products have a bias, and h is no multiple of a tile."""
+    sizes, orders = {"e": 6, "i": 96, "h": 160}, ("alternating", "alternating")
+    case = draw("gpt_oss", "bfloat16", "moe_gated", sizes, stored=orders, params={"bias": True})
+    of = mixed(case, 33, 4, "swiglu_oai")
+    of.wanted().check(of.run())
+    of.wanted().check(of.run(m=32, splits=(2, 2)))
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "swiglu_oai", "relu2"])
+def test_activations_between_products(activation):
+    module = "moe_plain" if activation == "relu2" else "moe_gated"
+    orders = ["stacked"] if activation == "relu2" else ["stacked", "alternating"]
+    for order in orders:
+        case = draw("u4b8", "float16", module, SIZES, group=32, stored=("apart", order), params={"bias": True})
+        of = mixed(case, 7, 3, activation)
+        of.wanted().check(of.run())
+
+
+TILES = [(16, (2, 1)), (32, (1, 2)), (48, (2, 2)), (64, (1, 1))]
+
+
+@pytest.mark.parametrize("schedule, m, splits", [(schedule, *tile) for schedule, tile in zip(FEW, TILES)])
+def test_tiles_and_splits(schedule, m, splits):
+    case = draw("u4b8", "bfloat16", "moe_gated", SIZES | {"i": 136, "h": 256}, group=64)
+    of = mixed(case, 70, 2, "silu")
+    of.wanted().check(of.run(schedule, m, splits))
+
+
+def test_expert_parallel():
+    """Each rank adds what its experts give; what the kernels keep of other ranks' pairs is NaN throughout."""
+    total = 0
+    for rank in range(3):
+        case = draw("u4b8", "float16", "moe_gated", SIZES, group=64, ep=3, ep_rank=rank)
+        of = mixed(case, 21, 3, "silu", map=ep_map(8, case.job.held))
+        of.wanted().check(made := of.run())
+        total = total + made.double()
+    whole = draw("u4b8", "float16", "moe_gated", SIZES, group=64)
+    of = mixed(whole, 21, 3, "silu")
+    wanted = of.wanted()
+    wanted.error[:] *= 2  # each rank has rounded its part
+    wanted.check(total)
+
+
+@pytest.mark.parametrize("i, group, tp, rank, contract, w13, w2", [
+    (192, 64, 2, 1, "tight", 192, 128),  # 96 of w2's inputs
+    (192, 64, 2, 1, "vllm", 256, 128),  # 64
+    (200, 128, 3, 2, "tight", 192, 128),  # 72
+    (160, 64, 4, 3, "tight", 128, 64),  # none
+])  # fmt: skip
+def test_padding_between_products(i, group, tp, rank, contract, w13, w2):
+    """A rank's w2 has inputs that are no output of its w13, which has outputs that nobody asked for."""
+    params = {"module.contract": contract}
+    case = draw("u4b8", "float16", "moe_gated", SIZES | {"i": i}, group=group, tp=tp, rank=rank, params=params)
+    assert (case.padded("w13")[0], case.padded("w2")[1]) == (w13, w2) and case.extent("w2", "k").length < w2
+    of = mixed(case, 9, 2, "silu")
+    of.wanted().check(of.run())
+
+
+def test_experts_that_no_token_chose_cost_nothing():
+    """Of 60 experts 5 are chosen, unevenly: the tiles that they need are all that is loaded."""
+    case = draw("u4b8", "float16", "moe_gated", SIZES | {"e": 60}, group=64)
+    of = mixed(case, 40, 1, "silu", choice=[7])
+    of.ids[:8] = [[3], [59], [59], [21], [21], [21], [22], [7]]
+    of.wanted().check(of.run())
+    tiles = 1 + 1 + 1 + 1 + 3
+    for name in ("w13", "w2"):
+        n, k = case.padded(name)
+        loads = total(
+            traffic for line, traffic in of.counters[name].lines
+            if line.file.endswith("weights.cuh") and line.space == "global"
+        )  # fmt: skip
+        assert loads.bytes == loads.sectors * 32 == tiles * n * k // 2
+
+
+def test_a_rank_that_no_token_needs():
+    case = draw("u4b8", "float16", "moe_gated", SIZES, group=64, ep=2, ep_rank=0)
+    of = mixed(case, 5, 2, "silu", map=ep_map(8, case.job.held), choice=[4, 5, 6, 7])
+    assert not of.run().any()
+    assert of.counters["w13"].global_loads.wide == of.counters["w2"].global_loads.wide == 0

@@ -49,33 +49,35 @@ template <class Numbers> struct ClampedSwiglu {
 
 // ---- where the parts of a row stand: `count` outputs from column `at` on
 
-template <class Real, class Combined> struct Split {
+template <Operand type, class Combined> struct Split {
     static constexpr int count = 8;
     LD_DEVICE static Chunk<count> of(Global row, i64 at, i64 up) {
         const auto gates = row.load<Chunk<8>>(at * 2), ups = row.load<Chunk<8>>((up + at) * 2);
         Chunk<count> made;
         for (int i = 0; i < count; ++i)
-            made.at[i] = Real::rounded(Combined::of(Real::read(gates.at[i]), Real::read(ups.at[i])));
+            made.at[i] = from_float<type>(Combined::of(to_float<type>(gates.at[i]), to_float<type>(ups.at[i])));
         return made;
     }
 };
 
-template <class Real, class Combined> struct Alternating {
+template <Operand type, class Combined> struct Alternating {
     static constexpr int count = 4;
     LD_DEVICE static Chunk<count> of(Global row, i64 at, i64) {
         const auto both = row.load<Chunk<8>>(at * 4);
         Chunk<count> made;
-        for (int i = 0; i < count; ++i)
-            made.at[i] = Real::rounded(Combined::of(Real::read(both.at[2 * i]), Real::read(both.at[2 * i + 1])));
+        for (int i = 0; i < count; ++i) {
+            const float gate = to_float<type>(both.at[2 * i]), up = to_float<type>(both.at[2 * i + 1]);
+            made.at[i] = from_float<type>(Combined::of(gate, up));
+        }
         return made;
     }
 };
 
-template <class Real, class Function> struct Plain {
+template <Operand type, class Function> struct Plain {
     static constexpr int count = 8;
     LD_DEVICE static Chunk<count> of(Global row, i64 at, i64) {
         auto made = row.load<Chunk<8>>(at * 2);
-        for (int i = 0; i < count; ++i) made.at[i] = Real::rounded(Function::of(Real::read(made.at[i])));
+        for (int i = 0; i < count; ++i) made.at[i] = from_float<type>(Function::of(to_float<type>(made.at[i])));
         return made;
     }
 };

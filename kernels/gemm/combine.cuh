@@ -16,7 +16,7 @@ struct Sum {
 };
 
 // Eight columns of a token for each thread.
-template <class Real> LD_DEVICE void combine(const Sum& of) {
+template <Operand type> LD_DEVICE void combine(const Sum& of) {
     const u32 chunks = static_cast<u32>((of.columns + 7) / 8), piece = block() * threads() + thread();
     const u32 token = piece / chunks;
     if (token >= of.tokens) return;
@@ -26,10 +26,10 @@ template <class Real> LD_DEVICE void combine(const Sum& of) {
     for (i64 row = first; row < first + of.top_k; ++row) {
         if (of.local.load<i32>(row * 4) < 0) continue;
         const auto found = of.from.load<Chunk<8>>((row * of.stride + column) * 2);
-        for (int i = 0; i < 8; ++i) sums[i] += Real::read(found.at[i]);
+        for (int i = 0; i < 8; ++i) sums[i] += to_float<type>(found.at[i]);
     }
     Chunk<8> made;
-    for (int i = 0; i < 8; ++i) made.at[i] = Real::rounded(sums[i]);
+    for (int i = 0; i < 8; ++i) made.at[i] = from_float<type>(sums[i]);
     const Global to = of.to + (token * of.columns + column) * 2;
     if (column + 8 <= of.columns && to.at % 16 == 0) return to.store(0, made);
     for (int i = 0; i < 8; ++i)

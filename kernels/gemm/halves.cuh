@@ -1,20 +1,18 @@
-// Rows of 16-bit floats, several at once: computed with as floats, rounded when they are stored.
+// 16-bit floats: computed with as floats, rounded when they are stored, and several of a row in one access.
 #pragma once
-#include "device.cuh"
+#include "gemm/shape.cuh"
 
 namespace ld {
 
-struct F16 {
-    LD_DEVICE static float read(u16 code) { return half_to_float(code); }
-    LD_DEVICE static u16 rounded(float value) { return float_to_half(value); }
-};
+template <Operand type> LD_DEVICE float to_float(u32 bits) {
+    return type == Operand::f16 ? half_to_float(static_cast<u16>(bits)) : bfloat16_to_float(static_cast<u16>(bits));
+}
 
-struct BF16 {
-    LD_DEVICE static float read(u16 code) { return bfloat16_to_float(code); }
-    LD_DEVICE static u16 rounded(float value) { return float_to_bfloat16(value); }
-};
+template <Operand type> LD_DEVICE u32 from_float(float value) {
+    return type == Operand::f16 ? float_to_half(value) : float_to_bfloat16(value);
+}
 
-// `count` neighbours of a row, moved by one access.
+// `count` neighbours of a row.
 template <int count> struct alignas(2 * count) Chunk {
     u16 at[count];
 };

@@ -4,17 +4,10 @@
 // rounded once to 16 bits. Scales per channel multiply the sums, in float32.
 #pragma once
 #include "gemm/decode.cuh"
+#include "gemm/halves.cuh"
 #include "gemm/shape.cuh"
 
 namespace ld {
-
-template <Operand type> LD_DEVICE float to_float(u32 bits) {
-    return type == Operand::f16 ? half_to_float(static_cast<u16>(bits)) : bfloat16_to_float(static_cast<u16>(bits));
-}
-
-template <Operand type> LD_DEVICE u32 from_float(float value) {
-    return type == Operand::f16 ? float_to_half(value) : float_to_bfloat16(value);
-}
 
 // S0E5M3 scales of bfloat16 are multiplied with 2^112, so that weights are no smaller than with float16; the global scale
 // has that much too much.

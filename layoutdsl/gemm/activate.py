@@ -20,11 +20,11 @@ THREADS = 256
 CHUNK = 8
 """Elements of an access: 16 bytes."""
 
-REALS = {"float16": "F16", "bfloat16": "BF16"}
+TYPES = {"float16": "Operand::f16", "bfloat16": "Operand::bf16"}
 
-FUNCTIONS = {"silu": "Silu", "gelu_tanh": "GeluTanh", "gelu_erf": "GeluErf", "relu2": "Relu2"}
+FUNCTIONS = {"silu": "Silu", "gelu_tanh": "GeluTanh", "gelu": "GeluErf", "relu2": "Relu2"}
 
-Function = Literal["silu", "gelu_tanh", "gelu_erf", "relu2", "clamped_swiglu"]
+Function = Literal["silu", "gelu_tanh", "gelu", "relu2", "swiglu_oai"]
 Parts = Literal["split", "alternating", "plain"]
 
 
@@ -33,10 +33,10 @@ class Activate:
     """The kernel of one activation. Called, it is the kernel, the blocks and the arguments of a launch.
 
     function   silu: most gated models (Llama, Qwen, DeepSeek, Mixtral)
-               gelu_tanh: `gelu_pytorch_tanh` and `gelu_new` (Gemma)
-               gelu_erf: `gelu` (Grok-1, BERT and its like)
+               gelu: by erf, which configurations call `gelu` (Grok-1, Falcon)
+               gelu_tanh: by tanh, which they call `gelu_pytorch_tanh` and `gelu_new` (Gemma)
                relu2: the square of what is positive (Nemotron-H)
-               clamped_swiglu: gpt-oss, (up + 1) * gate * sigmoid(alpha * gate), both clamped to the limit
+               swiglu_oai: gpt-oss's, (up + 1) * gate * sigmoid(alpha * gate), both clamped to the limit
     parts      split: gate, then up; alternating: gate and up by turns, from gate on (gpt-oss); plain: no gate
     dtype      float16 or bfloat16, of what is read and written
     """
@@ -51,9 +51,9 @@ class Activate:
     shared: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        assert self.dtype in REALS and self.parts in ("split", "alternating", "plain")
-        assert self.function in (*FUNCTIONS, "clamped_swiglu")
-        if self.function == "clamped_swiglu" and self.parts == "plain":
+        assert self.dtype in TYPES and self.parts in ("split", "alternating", "plain")
+        assert self.function in (*FUNCTIONS, "swiglu_oai")
+        if self.function == "swiglu_oai" and self.parts == "plain":
             raise LayoutError(
                 "a clamped swiglu of one part: it multiplies the part `gate` by the part `up`",
                 code="LP361",
@@ -63,15 +63,15 @@ class Activate:
 
     @property
     def name(self) -> str:
-        numbers = f"_{self.alpha}_{self.limit}".replace(".", "p") if self.function == "clamped_swiglu" else ""
+        numbers = f"_{self.alpha}_{self.limit}".replace(".", "p") if self.function == "swiglu_oai" else ""
         return f"activate_{self.function}{numbers}_{self.parts}_{self.dtype}"
 
     @property
     def source(self) -> str:
         combined = FUNCTIONS.get(self.function, "ClampedSwiglu<Numbers>")
-        if self.parts != "plain" and self.function != "clamped_swiglu":
+        if self.parts != "plain" and self.function != "swiglu_oai":
             combined = f"Gated<{combined}>"
-        form = f"{self.parts.title()}<{REALS[self.dtype]}, {combined}>"
+        form = f"{self.parts.title()}<{TYPES[self.dtype]}, {combined}>"
         return f"""#include "gemm/activate.cuh"
 
 namespace ld {{
@@ -127,7 +127,7 @@ namespace ld {{
 
 LD_KERNEL({self.name}, {THREADS})(Global from, i64 stride, Global local, i64 top_k, Global to, i64 columns,
                                   i64 tokens) {{
-    combine<{REALS[self.dtype]}>({{from, stride, local, top_k, to, columns, tokens}});
+    combine<{TYPES[self.dtype]}>({{from, stride, local, top_k, to, columns, tokens}});
 }}
 
 }}  // namespace ld
