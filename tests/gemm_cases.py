@@ -304,7 +304,7 @@ def silu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return gate / (1 + np.exp(-gate)) * up
 
 
-def gelu_erf(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+def gelu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return 0.5 * gate * (1 + _ERF(gate * np.sqrt(0.5))) * up
 
 
@@ -312,7 +312,7 @@ def gelu_tanh(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
 
 
-def clamped_swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+def swiglu_oai(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """gpt-oss: both are clamped, gate from above alone."""
     gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
     return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
@@ -324,7 +324,7 @@ def relu2(up: np.ndarray) -> np.ndarray:
 
 _ERF = np.vectorize(erf, otypes=[np.float64])
 
-ACTIVATIONS = {one.__name__: one for one in (silu, gelu_erf, gelu_tanh, clamped_swiglu, relu2)}
+ACTIVATIONS = {one.__name__: one for one in (silu, gelu, gelu_tanh, swiglu_oai, relu2)}
 
 
 def activated(parts: list[Product], activation: str, dtype: str) -> Product:
@@ -336,7 +336,7 @@ def activated(parts: list[Product], activation: str, dtype: str) -> Product:
     else:
         gate, up = parts
         alone = np.abs(ACTIVATIONS[activation](gate.value, np.full_like(up.value, 1.0)))  # no less than its slope in up
-        beside = np.minimum(np.abs(up.value), 7) + 1 if activation == "clamped_swiglu" else np.abs(up.value)
+        beside = np.minimum(np.abs(up.value), 7) + 1 if activation == "swiglu_oai" else np.abs(up.value)
         off = SLOPE * gate.error * (beside + up.error) + alone * up.error
     return rounded(value, off + EVALUATED * np.abs(value), dtype)
 

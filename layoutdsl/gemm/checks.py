@@ -104,7 +104,7 @@ def facts_fit(facts: Facts) -> None:
     if min(facts.front, facts.valid) < 0 or facts.front >= facts.k or facts.front + facts.valid > facts.k:
         raise _no_kernel(f"{facts.valid} inputs behind {facts.front} of {facts.k}", "they stand among the stored ones")
     for one in facts.columns:
-        if one.step < 1 or one.length < 0 or one.start < 0 or one.start + one.step * (one.length - 1) >= facts.n:
+        if min(one.start, one.length) < 0 or one.start + one.length > facts.n:
             raise _no_kernel(f"outputs at {one} of {facts.n}", "they stand among the stored ones")
 
 
