@@ -359,7 +359,7 @@ def routed(case: Case, tokens: int, top_k: int, seed: int = 0) -> tuple[torch.Te
 def test_mixture(name: str) -> None:
     case, layer = mixture(name)
     for tokens, top_k in ((1, 1), (7, 2)):
-        x = case.x(tokens, "w13")
+        x = case.x(tokens, "w13") / 8  # so that no product leaves the range of float16
         ids, router, places = routed(case, tokens, top_k)
         want = experts(case, x, ids.numpy(), router.double().numpy(), layer.activation, places=places)
         want.check(layer(x, ids, router))
