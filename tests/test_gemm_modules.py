@@ -94,7 +94,8 @@ def test_inputs_are_read_where_they_lie(stride: int, offset: int, front: int) ->
     assert (rows.data_ptr() == x.data_ptr()) == kept
     assert rows.stride(0) % 8 == 0 and rows.data_ptr() % 16 == 0 and before % 8 == 0
     padded = torch.cat((torch.zeros(4, before, dtype=x.dtype), rows), 1)
-    assert torch.equal(padded[:, :front], torch.zeros(4, front)) and torch.equal(padded[:, front:], x)
+    assert torch.equal(padded[:, :front], torch.zeros(4, front)) and torch.equal(padded[:, front : front + 200], x)
+    assert not padded[:, front + 200 :].any()
 
 
 def test_odd_strides_give_the_same() -> None:
