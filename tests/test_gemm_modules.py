@@ -292,7 +292,7 @@ def test_facts_that_are_refused(old: str, new: str, words: str) -> None:
 
 def test_machines_that_are_refused() -> None:
     raised(lambda: checks.gpu_fits(7, 5, "f16"), "sm_75", "sm_80 or newer", code="LP343")
-    raised(lambda: checks.gpu_fits(8, 6, "e4m3"), "sm_86", "FP8 tensor cores", "marlin_int4_a8int8", code="LP343")
+    raised(lambda: checks.gpu_fits(8, 6, "e4m3"), "sm_86", "sm_89 or newer", "marlin_int4_a8int8", code="LP347")
     for major, minor in ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)):
         checks.gpu_fits(major, minor, "bf16")
     checks.gpu_fits(8, 9, "e4m3")
