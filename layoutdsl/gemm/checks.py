@@ -134,7 +134,8 @@ def _groups(facts: Facts) -> tuple[int, ...]:
         wanted = "e8m0z" if facts.code == "e2m1" else scales.get(facts.kind)
         found = EIGHT.get((facts.code, facts.kind)) if facts.scale == wanted else None
     if found is None:
-        codes = dict.fromkeys(code for code, kind in (*GROUPS, *EIGHT) if (kind == facts.kind) == (facts.kind not in KINDS))
+        table = GROUPS if facts.kind in KINDS else EIGHT
+        codes = dict.fromkeys(code for code, kind in table if facts.kind in (*KINDS, kind))
         raise _no_kernel(
             f"weights of {facts.code} with scales of {facts.scale} and {facts.kind} activations",
             f"with {facts.kind} they are of {', '.join(codes) or 'none'}",

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from layoutdsl.codes import code_named
 
+
 @dataclass(frozen=True)
 class Stretch:
     """Stored outputs that the caller gets: `length` of them, from `start` on."""

@@ -42,7 +42,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Rows of activations as kernels read them, behind `front` stored inputs; `scales` of 8-bit ones, float32 [rows]."""
+    """Rows of activations as kernels read them, behind `front` stored inputs; scales: of 8-bit ones, float32 [rows]."""
 
     rows: torch.Tensor
     front: int
