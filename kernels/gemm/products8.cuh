@@ -110,10 +110,10 @@ LD_DEVICE void multiply8(Shared stage, const Weights<S>& weights, const Scales<S
     using Decoder = Decode8<S::code, S::operand>;
     using Add = Adding<S::operand>;
     static_assert(span<S> * S::step * 128 * 128 < 1 << 22, "sums of int8 that are scaled stay within 2^22");
-    LD_ROLLED
+    LD_NO_UNROLL
     for (int begin = 0; begin < S::turns; begin += span<S>) {
         const int step = weights.first() + begin;
-        const u32 zeros = scales.zeros(stage, step);
+        const Zeros<S> zeros = scales.zeros(stage, step);
         Fragment<u32, 4> a[span<S>][S::strips];
         LD_UNROLL
         for (int turn = 0; turn < span<S>; ++turn)
@@ -129,7 +129,7 @@ LD_DEVICE void multiply8(Shared stage, const Weights<S>& weights, const Scales<S
             LD_UNROLL
             for (int within = 0; within < 4; ++within) {
                 const int part = tile * 4 + within;
-                const u32 zero = S::zero_points ? zero_of(zeros, part) : 0;
+                const u32 zero = S::zero_points ? zero_of(zeros[0], part) : 0;
                 Fragment<u32, 2> b[span<S>];
                 LD_UNROLL
                 for (int turn = 0; turn < span<S>; ++turn)
