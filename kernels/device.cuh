@@ -15,7 +15,7 @@
 #define LD_ONLY_SITE
 // Before a loop of constant length: each turn becomes code of its own, so that arrays it indexes stay in registers.
 #define LD_UNROLL _Pragma("unroll")
-// Before a loop that runs once in a while: as little code as may be.
+// Before a loop that stays one: it runs once in a while, or its turns side by side would take too many registers.
 #define LD_NO_UNROLL _Pragma("unroll 1")
 #else
 #include "host/site.h"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from layoutdsl.checkpoints.verify import verify
     from layoutdsl.compile import compile_plan
     from layoutdsl.errors import Diagnostic, LayoutError
+    from layoutdsl.gemm.experts import MarlinMoE
+    from layoutdsl.gemm.linear import MarlinLinear
     from layoutdsl.library import load_spec
     from layoutdsl.plan import Lost, Plan
     from layoutdsl.recodes import Habits
@@ -32,6 +34,8 @@ _HOMES = {
     "Habits": "layoutdsl.recodes",
     "LayoutError": "layoutdsl.errors",
     "Lost": "layoutdsl.plan",
+    "MarlinLinear": "layoutdsl.gemm.linear",
+    "MarlinMoE": "layoutdsl.gemm.experts",
     "Plan": "layoutdsl.plan",
     "Updates": "layoutdsl.backends.update",
     "compile_plan": "layoutdsl.compile",
@@ -46,6 +50,8 @@ __all__ = [
     "Habits",
     "LayoutError",
     "Lost",
+    "MarlinLinear",
+    "MarlinMoE",
     "Plan",
     "Updates",
     "compile_plan",

@@ -36,12 +36,12 @@
 #include "gemm/weights.cuh"
 
 #define LD_GEMM_PARAMETERS                                                                                            \
-    Global a, Global row_scales, Global weight, Global scales, Global zeros, Global global_scale, Global bias, Global columns, \
-        Global c, Global partials, Global arrivals, i64 rows, i64 n, i64 k, i64 stride_a, i64 front, i64 valid, i64 stride_c,   \
-        i64 splits
+    Global a, Global row_scales, Global weight, Global scales, Global zeros, Global global_scale, Global bias,        \
+        Global columns, Global c, Global partials, Global arrivals, i64 rows, i64 n, i64 k, i64 stride_a, i64 front,  \
+        i64 valid, i64 stride_c, i64 splits
 #define LD_GEMM_ARGUMENTS                                                                                             \
-    Matrices{a, row_scales, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals, n, k, stride_a, front,     \
-             valid, stride_c, splits}
+    Matrices{a, row_scales, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals, n, k,          \
+             stride_a, front, valid, stride_c, splits}
 #define LD_EXPERT_PARAMETERS Global tokens, Global experts, Global count, Global router, i64 per_row
 #define LD_EXPERT_ARGUMENTS ByExpert{tokens, experts, count, router, rows, per_row}
 
@@ -183,7 +183,7 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
     if (splits > 1 &&
         !add_blocks<S>(shared, sums, of.partials, of.arrivals, i64{tile_m} * tiles_n + tile_n, split, splits))
         return;
-    const Finish<S> finish(matrix.scales, matrix.global_scale, matrix.bias, of_warp);
+    const Finish<S> finish(matrix.scales, matrix.global_scale, matrix.bias);
     const auto row_of = [&](int r) { return by.row_of_c(row + r); };
     store_results<S>(shared, Results{of.c, of.columns, of.stride_c}, column, sums, finish, row_of,
                      [&](int r) { return scale_of_row<S>(of, matrix, by.row_of_a(row + r)); },

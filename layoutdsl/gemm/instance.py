@@ -1,7 +1,7 @@
 """Kernels of `kernels/gemm`: each is one template, instantiated for the facts that it is compiled for.
 
->>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
-'gemm_u4b8_f16_group128_m16n128k64d4'
+    >>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
+    'gemm_u4b8_f16_group128_m16n128k64d4'
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Instance:
         stage = self.m * self.k * _ELEMENT[self.kind] + self.k * self.n * _BITS[self.code] // 8
         stage += groups * (self.n * _SCALE_BYTES[self.scale] + zeros)
         sums = self.depth // 2 * self.n * self.m * 4
-        return max(self.stages * stage, sums, self.m * (self.n * 2 + 16))
+        return max(self.stages * stage, sums, self.m * (self.n * 4 + 32))
 
     @property
     def source(self) -> str:
