@@ -227,10 +227,15 @@ def test_a_command_that_is_no_compiler(monkeypatch, cache, command, said):
 
 @pytest.mark.parametrize("broken", ["waiting", "runtime"])
 def test_a_library_that_cannot_be_loaded_is_built_anew(cache, broken):
-    paths = {"waiting": host_build.kernel_library(WAITING), "runtime": host_build.runtime_library()}
-    paths[broken].write_bytes(b"junk")
-    Launcher().launch(Kernel("waiting", WAITING), 1, [])
-    assert paths[broken].read_bytes() != b"junk"
+    path = host_build.kernel_library(WAITING) if broken == "waiting" else host_build.runtime_library()
+    path.write_bytes(b"junk")
+    again = """
+from test_host_build import WAITING, Kernel, Launcher
+Launcher().launch(Kernel("waiting", WAITING), 1, [])
+"""
+    there = os.pathsep.join(map(str, (Path(__file__).parent, *sys.path)))
+    subprocess.run([sys.executable, "-c", again], check=True, env={**os.environ, "PYTHONPATH": there})
+    assert path.read_bytes() != b"junk"
 
 
 def test_a_compiler_whose_libraries_cannot_be_loaded(monkeypatch, cache):
