@@ -118,8 +118,13 @@ def size(run: Run) -> int:
 
 def span(run: Run) -> tuple[int, int]:
     """The least and the largest coordinate of a run."""
-    ends = [(loop[0] - 1) * loop[X] for loop in run.loops]
-    return run.x + sum(min(end, 0) for end in ends), run.x + sum(max(end, 0) for end in ends)
+    low = high = run.x
+    for count, step, _, _ in run.loops:
+        if step < 0:
+            low += (count - 1) * step
+        else:
+            high += (count - 1) * step
+    return low, high
 
 
 # --- meaning ----------------------------------------------------------------------------------------------------------
