@@ -21,7 +21,7 @@ from layoutdsl.backends.cpu.forms import Form
 from layoutdsl.backends.cpu.machine import Kernel
 from layoutdsl.backends.cpu.source import source
 
-SHARE, PIECES = 1 << 21, 4
+SHARE, PIECES = 1 << 20, 4
 """Bytes for which another thread is worth its start; pieces for each, so that one that is held up is helped out."""
 
 USED = ("arithmetic", "digits", "doubles", "memory", "nibbles", "recoding", "rules", "tiles", "turns", "vectors")
@@ -57,19 +57,30 @@ def _used() -> bytes:
     return b"".join([*texts, numba.__version__.encode(), machine.processor().encode()])
 
 
-def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], threads: int) -> np.ndarray:
-    """All turns of a table of jobs, of so many bytes each in all, among threads; what they found."""
+def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], most: int | None) -> np.ndarray:
+    """All turns of a table of jobs, of so many bytes each in all, among threads, at most so many; what they found."""
     ends = jobs[:, turns.END]
     found = np.zeros(int(ends[-1]), dtype=np.int64)
-    done = np.cumsum(sizes)
-    count = max(min(threads, int(done[-1]) // SHARE), 1)
+    wanted = sum(sizes) // SHARE
+    count = min(wanted, numba.get_num_threads() if most is None else most) if wanted > 1 else 1
     if count == 1:
         made(jobs, places, found, 0, len(found))
         return found
+    done = np.cumsum([0, *sizes])
     shares = np.linspace(0, done[-1], PIECES * count + 1)
-    borders = np.interp(shares, np.concatenate([[0], done]), np.concatenate([[0], ends])).round().astype(int).tolist()
-    firsts = [(first, last) for first, last in zip(borders, borders[1:]) if first < last]
-    list(_pool(os.getpid(), count).map(lambda turns: made(jobs, places, found, *turns), firsts))
+    borders = np.interp(shares, done, np.concatenate([[0], ends])).round().astype(int).tolist()
+    left = iter([(first, last) for first, last in zip(borders, borders[1:]) if first < last])
+
+    def work() -> None:
+        for first, last in left:
+            made(jobs, places, found, first, last)
+
+    # The thread that asks is one of them, and waits for none that has not begun: to wake one takes its time.
+    others = [_pool(os.getpid(), count - 1).submit(work) for _ in range(count - 1)]
+    work()
+    for other in others:
+        if not other.cancel():
+            other.result()
     return found
 
 
@@ -77,10 +88,6 @@ def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[in
 def _pool(_process: int, count: int) -> ThreadPoolExecutor:
     """Threads of a process: a fork of it has none."""
     return ThreadPoolExecutor(count, thread_name_prefix="layoutdsl")
-
-
-def threads() -> int:
-    return numba.get_num_threads()
 
 
 def _written(text: str, name: str) -> Path:
