@@ -539,7 +539,7 @@ def _joined(found: Sequence[Run]) -> list[Run]:
     seen: set[int] = set()
     marked: list[Run] = []
     for run in found:
-        points = not any([loop[2] for loop in run.loops])
+        points = not any(loop[2] for loop in run.loops)
         marked.append(replace(run, join=True) if points and run.dst in seen else run)
         if points:
             seen.add(run.dst)

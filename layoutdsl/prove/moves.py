@@ -56,7 +56,7 @@ def stand(runs: Iterable[Run], view: View, column: int, tensor: str, axis: str) 
 def unused(runs: Iterable[Run], column: int, tensor: str, axis: str) -> None:
     """A column that a move does not use is 0 throughout."""
     for run in runs:
-        if laws.first(run, column) or any([loop[column] for loop in run.loops]):
+        if laws.first(run, column) or any(loop[column] for loop in run.loops):
             broken("meaning", f"the run along {axis} at {run.x} has no {SIDES[column]}", tensor)
 
 
@@ -102,7 +102,7 @@ def join(moves: Sequence[Move], tensor: str) -> None:
 
 def _join(runs: Sequence[Run], written: set[int], tensor: str) -> None:
     for run in runs:
-        shared = not any([loop[laws.DST] for loop in run.loops])
+        shared = not any(loop[laws.DST] for loop in run.loops)
         if run.join != (shared and run.dst in written):
             what = "joins an element that none before it writes" if run.join else "writes an element anew"
             broken("once", f"the run at {run.x} {what}", tensor)
