@@ -57,12 +57,11 @@ def _used() -> bytes:
     return b"".join([*texts, numba.__version__.encode(), machine.processor().encode()])
 
 
-def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], most: int | None) -> np.ndarray:
-    """All turns of a table of jobs, of so many bytes each in all, among threads, at most so many; what they found."""
+def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[int], threads: int) -> np.ndarray:
+    """All turns of a table of jobs, of so many bytes each in all, among threads; what they found."""
     ends = jobs[:, turns.END]
     found = np.zeros(int(ends[-1]), dtype=np.int64)
-    wanted = sum(sizes) // SHARE
-    count = min(wanted, numba.get_num_threads() if most is None else most) if wanted > 1 else 1
+    count = max(min(threads, sum(sizes) // SHARE), 1)
     if count == 1:
         made(jobs, places, found, 0, len(found))
         return found
@@ -88,6 +87,10 @@ def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[in
 def _pool(_process: int, count: int) -> ThreadPoolExecutor:
     """Threads of a process: a fork of it has none."""
     return ThreadPoolExecutor(count, thread_name_prefix="layoutdsl")
+
+
+def threads() -> int:
+    return numba.get_num_threads()
 
 
 def _written(text: str, name: str) -> Path:

@@ -133,7 +133,8 @@ class Run:
         for row, job, output in zip(table, call.jobs, call.outputs):
             if isinstance(call.form, Filling) and job.recode is not None and job.recode.name == "largest":
                 row[VALUE] = self._largest(self.programs[output])
-        found = kernels.share(kernels.kernel(call.form), table, places, call.sizes, 1 if call.serial else None)
+        threads = 1 if call.serial else kernels.threads()
+        found = kernels.share(kernels.kernel(call.form), table, places, call.sizes, threads)
         if not isinstance(call.form, Largest) and bool((found >> REFUSED).any()):
             raise Refused
         if isinstance(call.form, Moving | Single) and call.form.counts and LOOK not in modes:
