@@ -96,14 +96,14 @@ class Builder:
         beside = self._beside(pair, target)
         fill = None
         pads, beyond = self._pads(pair, target, _without(target.k_gaps, beside)), len(target.n_gaps)
-        if beside and zeros and self._n_data(pair, target):
+        n = self._n_data(pair, target) if beside else ()
+        if n and zeros:
             fill = replace(
                 self._operand(pair, target, "zero_point"), moves=tuple(self._fill(pair, target, beside, zeros))
             )
-        elif self._n_data(pair, target):
+        elif n:
             pads[beyond:beyond] = [
-                Move("pad", self._n_data(pair, target), _k_pads(target, gap), source[0].code.bias, "code")
-                for gap in beside
+                Move("pad", n, _k_pads(target, gap), source[0].code.bias, "code") for gap in beside
             ]
         moves += pads
         return Program(target.name, self._sources(pair, target, "codes"), recode, tuple(moves), tuple(operands), fill)
@@ -117,7 +117,7 @@ class Builder:
             or target.code.kind != "integer"
         ):
             return []
-        return [gap for gap, _ in _split_gaps(target, pair.matrix, pair.target["zero_point"][0]) if gap[1]]
+        return [gap for gap, _ in _split_gaps(target.k_gaps, pair.matrix, pair.target["zero_point"][0]) if gap[1]]
 
     def _fill(self, pair: Pair, target: Stored, gaps: Sequence[Gap], zeros: tuple[Stored, ...]) -> Iterator[Move]:
         """Pads along k read the zero point of the nearest real element: they are in its group, even if stored short."""
@@ -320,13 +320,13 @@ class Builder:
         """Pads: stored n that hold no output, along all of k; then the gaps along k, for the real outputs."""
         mode = target_mode(self.request)
         found: list[Move] = []
-        k_all = tuple(runs(target.k_end, View(target.k[0].chain), None))
+        k_all = _k_pads(target, (0, target.k_end)) if target.n_gaps else ()
         for view, first, count in target.n_gaps:
             code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=True)
             found.append(Move("pad", tuple(runs(count, view, None, start=first)), k_all, code, reason))
-        n = self._n_data(pair, target)
+        n = self._n_data(pair, target) if k_gaps else ()
         scale = pair.target.get("scale", (None,))[0]
-        for beside, beyond in _split_gaps(replace(target, k_gaps=tuple(k_gaps)), pair.matrix, scale) if n else ():
+        for beside, beyond in _split_gaps(k_gaps, pair.matrix, scale) if n else ():
             for gap, grouped in ((beside, False), (beyond, True)):
                 if gap[1]:
                     code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=grouped)
@@ -522,9 +522,9 @@ def _without(gaps: Sequence[Gap], taken: Sequence[Gap]) -> list[Gap]:
     return [gap for gap in left if gap[1]]
 
 
-def _split_gaps(target: Stored, matrix: Matrix, other: Stored | None) -> Iterator[tuple[Gap, Gap]]:
+def _split_gaps(gaps: Sequence[Gap], matrix: Matrix, other: Stored | None) -> Iterator[tuple[Gap, Gap]]:
     """Each gap along k in two: what shares an element of another tensor with real weights, and what is beyond."""
-    for first, count in target.k_gaps:
+    for first, count in gaps:
         end = first
         if other is not None and matrix.k.length:
             end = first + count
@@ -539,7 +539,7 @@ def _joined(found: Sequence[Run]) -> list[Run]:
     seen: set[int] = set()
     marked: list[Run] = []
     for run in found:
-        points = all(loop[2] == 0 for loop in run.loops)
+        points = not any(loop[2] for loop in run.loops)
         marked.append(replace(run, join=True) if points and run.dst in seen else run)
         if points:
             seen.add(run.dst)

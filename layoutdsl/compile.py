@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,8 +57,8 @@ def compile_plan(
     Raises LayoutError where nothing can serve the shape, or the formats do not hold the same kind of code; its help is
     the nearest setting that works, where there is one (see nearest.py).
     """
-    values, lists = (tp, rank, ep, ep_rank, sharded, habits), (only, experts)
-    key = _key((source, target, module), specs, values, (sizes, params, padded, grains), lists)
+    values = tp, rank, ep, ep_rank, sharded, repr(habits)
+    key = _key((source, target, module), specs, values, (sizes, params, padded, grains), (only, experts))
     if key in _PLANS:
         return _PLANS[key]
     check_arguments(
@@ -104,7 +105,7 @@ def compile_plan(
     return plan
 
 
-_PLANS: dict[str | None, Plan] = {}
+_PLANS: dict[bytes | None, Plan] = {}
 MOST_PLANS = 1024
 
 
@@ -114,8 +115,10 @@ def forget() -> None:
     resolve.forget()
 
 
-def _key(specs: Sequence[Any], folders: Any, values: Any, mappings: Sequence[Any], lists: Sequence[Any]) -> str | None:
-    """What a plan depends on, as text, which tells true from 1; None where an argument is wrong."""
+def _key(
+    specs: Sequence[Any], folders: Any, values: Any, mappings: Sequence[Any], lists: Sequence[Any]
+) -> bytes | None:
+    """What a plan depends on, as bytes, which tell true from 1; None where an argument is wrong."""
     try:
         folders = tuple(folders)
         known = [
@@ -125,7 +128,8 @@ def _key(specs: Sequence[Any], folders: Any, values: Any, mappings: Sequence[Any
         ]
         if len(known) < len(SIDES):
             return None
-        return repr((known, folders, values, [dict(one or ()) for one in mappings], [tuple(one) for one in lists]))
+        of = known, folders, values, [one and dict(one) for one in mappings], [*map(tuple, lists)]
+        return marshal.dumps(of, 0)  # this version shares no objects: equal arguments give equal bytes
     except (TypeError, ValueError, OSError, LayoutError):
         return None
 

@@ -13,8 +13,9 @@ All raise GrammarError with the place inside the string. Nothing here is ever ha
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,29 +180,30 @@ class Expr:
             raise GrammarError(f"{first} / {second} leaves a rest", self.start, self.end)
         if self.op == "^" and not 0 <= second <= 62:
             raise GrammarError(f"exponent {second} is not within 0 to 62", self.start, self.end)
-        result = {
-            "+": lambda: first + second,
-            "-": lambda: first - second,
-            "*": lambda: first * second,
-            "/": lambda: first // second,
-            "%": lambda: first % second,
-            "^": lambda: first**second,
-            "<": lambda: first < second,
-            "<=": lambda: first <= second,
-            ">": lambda: first > second,
-            ">=": lambda: first >= second,
-            "neg": lambda: -first,
-            "not": lambda: not first,
-            "up": lambda: -(-first // second) * second,
-            "lcm": lambda: math.lcm(*values),
-            "min": lambda: min(values),
-            "max": lambda: max(values),
-        }[self.op]()
+        result = _OPERATIONS[self.op](first, second)
         if abs(result) >= 1 << 63:
             raise GrammarError("the result needs more than 64 bits", self.start, self.end)
         return int(result)
 
 
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+    "^": operator.pow,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "neg": lambda value, _: -value,
+    "not": lambda value, _: not value,
+    "up": lambda value, multiple: -(-value // multiple) * multiple,
+    "lcm": math.lcm,
+    "min": min,
+    "max": max,
+}
 _LEVELS = (("or",), ("and",), ("==", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/", "%"), ("^",))
 _CALLS = {"up": 2, "lcm": 2, "min": 2, "max": 2}
 

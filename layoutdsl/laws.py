@@ -118,8 +118,13 @@ def size(run: Run) -> int:
 
 def span(run: Run) -> tuple[int, int]:
     """The least and the largest coordinate of a run."""
-    ends = [(loop[0] - 1) * loop[X] for loop in run.loops]
-    return run.x + sum(min(end, 0) for end in ends), run.x + sum(max(end, 0) for end in ends)
+    low = high = run.x
+    for count, step, _, _ in run.loops:
+        if step < 0:
+            low += (count - 1) * step
+        else:
+            high += (count - 1) * step
+    return low, high
 
 
 # --- meaning ----------------------------------------------------------------------------------------------------------
@@ -144,15 +149,14 @@ def follows(run: Run, view: View, column: int) -> int | None:
     below the next multiple; then steps are compared as numbers. Where it is not, elements are compared one by one; a
     run that is both irregular and long counts as wrong. Requires loops that go forward.
     """
-    start, loops = view.offset + view.step * run.x, run.loops
-    address, moved = view.base, [0] * len(loops)
-    for weight, factor in floors(view.chain.digits):
+    loops, (chain, offset, pace, address) = run.loops, view
+    start, steps, moved = offset + pace * run.x, [loop[X] * pace for loop in loops], [0] * len(loops)
+    for weight, factor in floors(chain.digits):
         address += start // weight * factor
         room = start % weight
-        for at, (count, step, _, _) in enumerate(loops):
-            step *= view.step
+        for at, step in enumerate(steps):
             if step % weight:
-                room += (count - 1) * step
+                room += (loops[at][0] - 1) * step
             else:
                 moved[at] += step // weight * factor
         if room >= weight:

@@ -89,18 +89,19 @@ class Run:
 def _cuts(view: View) -> list[tuple[int, int]]:
     """(period, phase) of the coordinates at which some digit of the view carries."""
     found: list[tuple[int, int]] = []
-    for weight, _, _ in view.chain.digits:
-        if view.step % weight == 0:
+    chain, offset, step, _ = view
+    for weight, _, _ in chain.digits:
+        if step % weight == 0:
             continue
-        if weight % view.step:
+        if weight % step:
             raise LayoutError(
-                f"a step of {view.step} meets a digit of weight {weight}, which it does not divide",
+                f"a step of {step} meets a digit of weight {weight}, which it does not divide",
                 code="LD110",
                 name="no-common-refinement",
                 help="let the number of alternating parts divide the digits of the axis",
             )
-        period = weight // view.step
-        found.append((period, -(view.offset // view.step) % period))
+        period = weight // step
+        found.append((period, -(offset // step) % period))
     return found
 
 
@@ -169,7 +170,8 @@ def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> 
     end = start + size
     for at in range(len(levels) - 1, -1, -1):
         period, phases = levels[at]
-        first = min([start + (phase - start) % period for phase in phases])
+        borders = sorted([start + (phase - start) % period for phase in phases])
+        first = borders[0]
         if first < end:
             break
     else:
@@ -177,7 +179,7 @@ def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> 
     below = levels[:at]
     found = _boxes(start, first - start, below) if first > start else []
     whole = (end - first) // period
-    borders = [*sorted([first + (phase - first) % period for phase in phases]), first + period]
+    borders.append(first + period)
     if whole:
         for low, high in zip(borders, borders[1:]):
             for x, loops in _boxes(low, high - low, below):
@@ -196,9 +198,11 @@ def runs(length: int, target: View, source: View | None, *, part: int = -1, star
         dst, src = target.at(x), source.at(x) if source else 0
         loops: list[tuple[int, int, int, int]] = []
         for count, step in box:
-            loop = (count, step, target.at(x + step) - dst, source.at(x + step) - src if source else 0)
-            if loops and all(loops[-1][0] * inner == outer for inner, outer in zip(loops[-1][1:], loop[1:])):
-                inner = loops.pop()
-                loop = (inner[0] * count, *inner[1:])
-            loops.append(loop)
+            to, of = target.at(x + step) - dst, source.at(x + step) - src if source else 0
+            if loops:
+                inner, x_step, dst_step, src_step = loops[-1]
+                if inner * x_step == step and inner * dst_step == to and inner * src_step == of:
+                    loops[-1] = inner * count, x_step, dst_step, src_step
+                    continue
+            loops.append((count, step, to, of))
         yield Run(part, x, dst, src, tuple(loops))

@@ -22,11 +22,10 @@ Given again, it is due for all of them again, and so are the pieces that these t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from layoutdsl.partial import steps
 from layoutdsl.plan import Plan, TensorInfo
 
 
@@ -63,7 +62,13 @@ class Ledger:
     """What has been given and done. See the module's docstring."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.steps = plan, steps(plan)
+        self.plan, self.steps = plan, plan.parts.steps
+        self._slots: dict[int | None, list[int]] = {None: [*range(self.slots)]}
+        for slot, expert in enumerate(plan.source_experts):
+            self._slots.setdefault(expert, []).append(slot)
+        self._steps = {name: [at for at, step in enumerate(self.steps) if name in step.needs] for name in plan.input}
+        self._free = [at for at, step in enumerate(self.steps) if not step.needs]
+        self._needs: dict[Job, frozenset[Piece]] = {}
         self._due: dict[Piece, set[Job]] = {}
         self._given: set[Piece] = set()
         self._begun: set[Job] = set()
@@ -107,22 +112,29 @@ class Ledger:
         """How many experts the rank has; 1 where there are none."""
         return len(self.plan.source_experts)
 
-    def jobs(self, slots: Collection[int]) -> Iterator[Job]:
+    def jobs(self, slots: Iterable[int], steps: Collection[int] | None = None) -> Iterator[Job]:
+        """Those of some experts: with all steps, or with these."""
+        numbers = range(len(self.steps)) if steps is None else steps
         for slot in slots:
-            yield from (Job(at, slot) for at, step in enumerate(self.steps) if slot == 0 or not step.once)
+            yield from (Job(at, slot) for at in numbers if slot == 0 or not self.steps[at].once)
 
     def needs(self, job: Job) -> frozenset[Piece]:
         """The pieces that a job takes."""
-        expert = self.plan.source_experts[job.slot]
-        return frozenset(piece_of(self.plan, name, expert) for name in self.steps[job.step].needs)
+        found = self._needs.get(job)
+        if found is None:
+            expert = self.plan.source_experts[job.slot]
+            found = frozenset(piece_of(self.plan, name, expert) for name in self.steps[job.step].needs)
+            self._needs[job] = found
+        return found
 
     def ready(self, new: Set[Piece]) -> list[Job]:
         """The jobs that can be done, and must be, once these pieces are there. What takes no piece is done once, with
         the first piece of its expert."""
         there = self.held | new
-        experts = {piece.expert for piece in new}
         found: list[Job] = []
-        for job in self.jobs([at for at, e in enumerate(self.plan.source_experts) if e in experts or None in experts]):
+        slots = sorted({slot for piece in new for slot in self._slots[piece.expert]})
+        steps = sorted({*self._free, *(at for piece in new for at in self._steps[piece.name])})
+        for job in self.jobs(slots, steps):
             needs = self.needs(job)
             if needs <= there and (needs & new if needs else job not in self._begun):
                 found.append(job)
@@ -134,8 +146,7 @@ class Ledger:
         self._begun |= {job for job in done if not self.steps[job.step].needs}
         self._settled |= {self.steps[job.step].spans for job in done} - {""}
         for piece in new:
-            slots = [at for at, e in enumerate(self.plan.source_experts) if piece.expert in (None, e)]
-            self._due[piece] = {job for job in self.jobs(slots) if piece in self.needs(job)}
+            self._due[piece] = {*self.jobs(self._slots[piece.expert], self._steps[piece.name])}
         for job in done:
             for piece in self.needs(job):
                 self._due[piece].discard(job)

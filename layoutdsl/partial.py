@@ -45,6 +45,24 @@ class Step:
     passed: tuple[tuple[str, str], ...] = ()
 
 
+class Parts:
+    """A plan's steps, and the plans of some of them, each made once: backends keep what they know of a plan."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self.steps = plan, steps(plan)
+        self._made: dict[tuple[frozenset[int], int], Plan] = {}
+
+    def of_some(self, numbers: frozenset[int], count: int) -> Plan:
+        """The plan of these steps for so many experts, whichever they are."""
+        if (numbers, count) not in self._made:
+            self._made[numbers, count] = of_some(self.of(numbers, range(count)), count)
+        return self._made[numbers, count]
+
+    def of(self, numbers: frozenset[int], experts: Sequence[int]) -> Plan:
+        """The same for these experts, by their numbers in the source."""
+        return partial(self.plan, [self.steps[at] for at in numbers], experts)
+
+
 def steps(plan: Plan) -> tuple[Step, ...]:
     """All that a plan does, once, in as many steps as differ in what they need."""
     found: dict[tuple[frozenset[str], bool, str], Step] = {}

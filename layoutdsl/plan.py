@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from layoutdsl.backends.update import Applied, Updates
+    from layoutdsl.partial import Parts
     from layoutdsl.reads import Reads
     from layoutdsl.spans import Moves
 
@@ -297,6 +298,13 @@ class Plan:
         """Which expert of the inputs each of this rank's experts is; 0 alone where there are none."""
         total, start, count = self.experts
         return self.slots or range(start, start + (count if total else 1))
+
+    @cached_property
+    def parts(self) -> Parts:
+        """What of it can be carried out on its own."""
+        from layoutdsl.partial import Parts
+
+        return Parts(self)
 
     @cached_property
     def digest(self) -> str:

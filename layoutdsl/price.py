@@ -161,7 +161,7 @@ def on(request: Request, ranks: Ranks) -> Request:
         own = 0 if source.mode == "padded" else stored_group(source, matrix)
         front = front_of(matrix.k.start, matrix.k.length, fit.group, own)
         wide = widened(matrix, [s.padded for s in fit.matrix.n], fit.matrix.n_padded, fit.matrix.k.padded, front)
-        fitted[matrix.name] = replace(fit, matrix=wide)
+        fitted[matrix.name] = fit._replace(matrix=wide)
     return replace(request, ranks=ranks, fitted=fitted)
 
 

@@ -69,7 +69,17 @@ LAYERS = (
 # Against that order on purpose, inside a function or for types: the methods of a Plan open the doors of later stages.
 AGAINST = {
     ("plan", later)
-    for later in ("prove", "compile", "irreversible", "explain", "reads", "spans", "backends", "backends.update")
+    for later in (
+        "prove",
+        "compile",
+        "irreversible",
+        "explain",
+        "reads",
+        "spans",
+        "partial",
+        "backends",
+        "backends.update",
+    )
 }
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors")

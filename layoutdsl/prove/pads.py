@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NoReturn
 
 from layoutdsl import laws
@@ -43,9 +44,10 @@ class Pads:
             self._covers(move.k, 0, self.end, "k")
             self._neutral(move, 0, gap_n=True)
         beside = moves[len(gaps) :]
-        for move in beside:
-            self._all_outputs(move)
-            self._neutral(move, move.k[0].x, gap_n=False)
+        for n, same in groupby(beside, key=lambda move: move.n):
+            self._all_outputs(n)
+            for move in same:
+                self._neutral(move, move.k[0].x, gap_n=False)
         if len(moves) < len(gaps):
             self._fail("once", f"n {gaps[len(moves)][1]} holds no output and is not padded")
         if not any(self.pair.matrix.n[part].length for part in self.target.parts):
@@ -74,10 +76,10 @@ class Pads:
             belongs = f"part {part}" if part >= 0 else "no part"
             self._fail("meaning", f"a run of pads along {axis} belongs to {belongs} and joins none")
 
-    def _all_outputs(self, move: Move) -> None:
-        in_order(move.n, self.target.parts, self.target.name)
+    def _all_outputs(self, n: Sequence[Run]) -> None:
+        in_order(n, self.target.parts, self.target.name)
         for part in self.target.parts:
-            runs, length = [run for run in move.n if run.part == part], self.pair.matrix.n[part].length
+            runs, length = [run for run in n if run.part == part], self.pair.matrix.n[part].length
             self._stands(runs, self.target.view(part)[0], (0, length), "n", part)
             self._covers(runs, 0, length, "n")
 

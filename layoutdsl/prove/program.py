@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NoReturn
 
 from layoutdsl import laws
@@ -160,7 +161,9 @@ class _Prover:
     def _once(self) -> None:
         moves = [*self.program.moves, *(self.program.fill.moves if self.program.fill else ())]
         z, total = laws.DRAWN, self.target.codes
-        if (sum(z.written(move.n) * z.written(move.k) for move in moves) - z.series(1, total)) % laws.PRIME:
+        # Moves of the same n are one rectangle.
+        rows = ((n, [run for move in same for run in move.k]) for n, same in groupby(moves, key=lambda move: move.n))
+        if (sum(z.written(n) * z.written(k) for n, k in rows) - z.series(1, total)) % laws.PRIME:
             wrong = laws.miswritten([(move.n, move.k) for move in moves], total)
             where, times = (f"code {wrong[0]}", wrong[1]) if wrong else ("some code", None)
             often = {None: "not exactly once", 0: "never", 1: f"beyond the {total} of the tensor"}.get(

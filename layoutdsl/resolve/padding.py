@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Kernel, Tile
@@ -21,8 +21,7 @@ CHOICES = ("even", "finer groups", "uneven", "one group a rank", "front pad")
 """How a module is served, the plainest first."""
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """A matrix as a kernel takes it: padded, and its group along k (0: one group)."""
 
     matrix: Matrix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.grammar import GrammarError, parse_names
@@ -19,9 +20,9 @@ def bind(spec: Spec, given: Mapping[str, ParamValue], inherited: Mapping[str, Pa
 
     A format also has the parameter `parts` (how fused parts are stored).
     """
-    params = dict(spec.params)
+    params = spec.params
     if isinstance(spec, Format):
-        params["parts"] = Param(values=spec.parts.stored)
+        params = {**params, "parts": _parts(spec.parts.stored)}
     for name in given:
         if name not in params:
             raise LayoutError(
@@ -39,6 +40,11 @@ def bind(spec: Spec, given: Mapping[str, ParamValue], inherited: Mapping[str, Pa
         else:
             bound[name] = _default(param)
     return bound
+
+
+@lru_cache
+def _parts(stored: tuple[str, ...]) -> Param:
+    return Param(values=stored)
 
 
 def _inherited(spec: str, name: str, param: Param, value: ParamValue) -> ParamValue:

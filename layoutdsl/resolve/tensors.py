@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
@@ -16,8 +15,7 @@ from layoutdsl.resolve.matrices import Matrix, Stretch
 from layoutdsl.resolve.params import MAX_EXTENT, Scope
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """One file tensor with numbers: where each element of the parts it holds stands.
 
     `n` and `k` hold a view per part (addresses in codes, inside one expert); `n_gaps` and `k_gaps` are the stretches of
@@ -48,8 +46,7 @@ class Stored:
         return self.n[at], self.k[at]
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """A format with bound parameters, and how its tensors hold the rank's slice.
 
     mode: whole (the full tensors of all ranks), local (this rank's slice), padded (this rank's, as a kernel wants it).
@@ -113,7 +110,7 @@ def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...
             held = tuple(matrix.n[part] for part in parts)
             name = ".".join([matrix.name, *([matrix.parts[parts[0]]] if apart else []), fields.name or key])
             if held in alike:
-                found.append(replace(alike[held], name=name, parts=parts))
+                found.append(alike[held]._replace(name=name, parts=parts))
                 continue
             found.append(_lay_out(side, matrix, key, fields, parts, scope, name))
             alike[held] = found[-1]
@@ -169,12 +166,14 @@ class _Axis(NamedTuple):
 
     def unit(self, shared: set[str]) -> int | None:
         """How many neighbours share one stored element; None: the whole axis."""
-        unit = 1
-        for name, _, extent in self.digits:
-            if name not in shared:
-                return unit
-            unit *= extent
-        return None
+        return next((weight for name, weight, _ in self.digits if name not in shared), None)
+
+    def chain(self, strides: Mapping[str, int]) -> Chain:
+        """The axis in memory, given each digit's place; the top digit never wraps."""
+        digits = [(weight, extent, strides[name]) for name, weight, extent in self.digits]
+        weight, _, stride = digits[-1]
+        digits[-1] = weight, 0, stride
+        return Chain(tuple(digits))
 
 
 _Split = tuple[tuple[str, int], ...]
@@ -390,11 +389,7 @@ def _chains(
             name="word-width",
             help="state `code:`, or let the digits in braces fill the word",
         )
-    chains = tuple(
-        Chain(tuple((w, x if at + 1 < len(axis.digits) else 0, strides[d]) for at, (d, w, x) in enumerate(axis.digits)))
-        for axis in (n, k)
-    )
-    return chains[0], chains[1], stride, tuple(dims[dim] for dim in sorted(dims))
+    return n.chain(strides), k.chain(strides), stride, tuple([dims[dim] for dim in sorted(dims)])
 
 
 def _code(tensor: Tensor, scope: Mapping[str, ParamValue], key: str) -> tuple[Code, tuple[str, ...]]:

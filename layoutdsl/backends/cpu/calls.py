@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class Call:
     table: np.ndarray
     serial: bool = False
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         return [job.bytes * copies for job, copies in zip(self.jobs, self.copies)]
 

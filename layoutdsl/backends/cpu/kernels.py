@@ -21,7 +21,7 @@ from layoutdsl.backends.cpu.forms import Form
 from layoutdsl.backends.cpu.machine import Kernel
 from layoutdsl.backends.cpu.source import source
 
-SHARE, PIECES = 1 << 21, 4
+SHARE, PIECES = 1 << 20, 4
 """Bytes for which another thread is worth its start; pieces for each, so that one that is held up is helped out."""
 
 USED = ("arithmetic", "digits", "doubles", "memory", "nibbles", "recoding", "rules", "tiles", "turns", "vectors")
@@ -61,15 +61,25 @@ def share(made: Kernel, jobs: np.ndarray, places: np.ndarray, sizes: Sequence[in
     """All turns of a table of jobs, of so many bytes each in all, among threads; what they found."""
     ends = jobs[:, turns.END]
     found = np.zeros(int(ends[-1]), dtype=np.int64)
-    done = np.cumsum(sizes)
-    count = max(min(threads, int(done[-1]) // SHARE), 1)
+    count = max(min(threads, sum(sizes) // SHARE), 1)
     if count == 1:
         made(jobs, places, found, 0, len(found))
         return found
+    done = np.cumsum([0, *sizes])
     shares = np.linspace(0, done[-1], PIECES * count + 1)
-    borders = np.interp(shares, np.concatenate([[0], done]), np.concatenate([[0], ends])).round().astype(int).tolist()
-    firsts = [(first, last) for first, last in zip(borders, borders[1:]) if first < last]
-    list(_pool(os.getpid(), count).map(lambda turns: made(jobs, places, found, *turns), firsts))
+    borders = np.interp(shares, done, np.concatenate([[0], ends])).round().astype(int).tolist()
+    left = iter([(first, last) for first, last in zip(borders, borders[1:]) if first < last])
+
+    def work() -> None:
+        for first, last in left:
+            made(jobs, places, found, first, last)
+
+    # The thread that asks is one of them, and waits for none that has not begun: to wake one takes its time.
+    others = [_pool(os.getpid(), count - 1).submit(work) for _ in range(count - 1)]
+    work()
+    for other in others:
+        if not other.cancel():
+            other.result()
     return found
 
 

@@ -54,6 +54,7 @@ class Run:
         self.apart: dict[str, torch.Tensor] = {}
         self.vanished: dict[str, list[np.ndarray]] = {}
         self.things: dict[Any, np.ndarray] = {}
+        self.places = np.zeros(0, dtype=np.int64)
         self.kept: list[np.ndarray] = []
 
     def prepare(self) -> None:
@@ -69,24 +70,24 @@ class Run:
             if thing[0] == "with":
                 _, output, part, recode, ruled = thing
                 self.things[thing] = self._given(self.programs[output], part, recode, ruled)
+        self.places = self.known.layout.filled(self.things)
 
     def verify(self, begun: Mapping[str, torch.Tensor]) -> None:
         """Find what `write` would refuse with no byte of an output written. What is compared is made in tensors apart,
         which begin as those that are given."""
-        places = self.known.layout.filled(self.things)
         for call in self.known.looks:
-            self._call(call, places, [LOOK] * len(call.jobs))
-        self.apart = {name: begun[name].clone() for name in self.known.compared}
-        self._shared(self.known.layout.filled(self.things | self._targets(self.apart)))
+            self._call(call, self.places, [LOOK] * len(call.jobs))
+        if self.known.compared:
+            self.apart = {name: begun[name].clone() for name in self.known.compared}
+            self._shared(self.known.layout.filled(self.things | self._targets(self.apart)))
 
     def write(self) -> None:
-        places = self.known.layout.filled(self.things)
         for call in self.known.plain:
-            self._call(call, places, self._modes(call))
+            self._call(call, self.places, self._modes(call))
         for name, made in self.apart.items():
             self.target[name].copy_(made)
         if not self.apart:
-            self._shared(places)
+            self._shared(self.places)
         for program in self.plan.programs:
             if program.recode.name == "shape":
                 target = self.target[program.output]

@@ -17,7 +17,6 @@ from layoutdsl.backends.update.pieces import Given, Pieces, inputs, inputs_of_so
 from layoutdsl.backends.update.reduced import Spanning, Tops
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import Job, Ledger, Pending, Piece, is_apart
-from layoutdsl.partial import of_some, partial
 from layoutdsl.plan import Plan
 
 
@@ -66,7 +65,6 @@ class Updates(Mapping[str, torch.Tensor]):
         self._ledger = Ledger(plan)
         self._held: Pieces = {}
         reductions = {reduction.name: reduction for reduction in plan.reductions}
-        self._plans: dict[tuple[frozenset[int], int], Plan] = {}
         self._spanning = {
             at: Spanning(plan, reductions[step.spans], step) for at, step in enumerate(self._ledger.steps) if step.spans
         }
@@ -149,7 +147,7 @@ class Updates(Mapping[str, torch.Tensor]):
 
     def _note(self, new: Pieces, batches: Sequence[Batch], seen: Mapping[int, Tops], there: Pieces) -> None:
         """All of that has been carried out."""
-        jobs = [job for batch in batches for job in self._ledger.jobs(batch.slots) if job.step in batch.steps]
+        jobs = [job for batch in batches for job in self._ledger.jobs(batch.slots, batch.steps)]
         self._ledger.note(new.keys(), jobs)
         for step, tops in seen.items():
             self._spanning[step].note(_slots(step, jobs), tops, there)
@@ -162,13 +160,13 @@ class Updates(Mapping[str, torch.Tensor]):
             amend(self.backend, work.plan, inputs_of_some(work.plan, work.experts, work.there), work.out)
         except LayoutError:
             # Its experts are 0, 1 and so on; the same plan with their own numbers tells which one is refused.
-            plan = self._partial(work.steps, work.experts)
+            plan = self.plan.parts.of(work.steps, work.experts)
             amend(self.backend, plan, inputs(plan, work.there), work.out)
             raise
 
     def _in_place(self, batch: Batch, there: Pieces) -> Work:
         """A batch of neighbours, into the storage."""
-        plan = self._plan(batch.steps, len(batch.slots))
+        plan = self.plan.parts.of_some(batch.steps, len(batch.slots))
         first, end = batch.slots[0], batch.slots[-1] + 1
         out = {
             info.name: self._rows(info.name)[first:end] if is_apart(info) else self[info.name] for info in plan.outputs
@@ -179,18 +177,9 @@ class Updates(Mapping[str, torch.Tensor]):
         """A step of some experts and the witness, into storage of its own."""
         other, witness = self._spanning[step].beside(slots)
         experts = [*(self.plan.source_experts[slot] for slot in slots), other]
-        plan = self._plan(frozenset({step}), len(experts))
+        plan = self.plan.parts.of_some(frozenset({step}), len(experts))
         out = {info.name: self[info.name].new_empty(info.full_shape) for info in plan.outputs}
         return Work(plan, frozenset({step}), experts, witness | there, out)
-
-    def _plan(self, numbers: frozenset[int], count: int) -> Plan:
-        """The partial plan of these steps for so many experts, made once."""
-        if (numbers, count) not in self._plans:
-            self._plans[numbers, count] = of_some(self._partial(numbers, range(count)), count)
-        return self._plans[numbers, count]
-
-    def _partial(self, numbers: frozenset[int], experts: Sequence[int]) -> Plan:
-        return partial(self.plan, [self._ledger.steps[at] for at in numbers], experts)
 
     def _take(self, slots: Sequence[int], work: Work) -> None:
         """Bring the experts from storage of their own to their places."""
