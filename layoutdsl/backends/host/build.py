@@ -17,8 +17,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from layoutdsl.backends import user_cache
@@ -58,14 +59,18 @@ def kernel_library(source: str, build: str = "plain") -> Path:
 
 
 def loadable(source: str, build: str) -> Path:
-    """`kernel_library`, loaded: files that cannot be, cut short by a full disk, say, are built anew, once."""
-    path = kernel_library(source, build)
+    """`kernel_library`, loaded. A file that cannot be, cut short by a full disk, say, is built anew, once."""
+    _loaded(partial(runtime_library, build))
+    return _loaded(partial(kernel_library, source, build))
+
+
+def _loaded(library: Callable[[], Path]) -> Path:
+    path = library()
     with suppress(OSError):
         ctypes.CDLL(str(path))
         return path
-    for broken in (path, runtime_library(build)):
-        broken.unlink(missing_ok=True)
-    path = kernel_library(source, build)
+    path.unlink(missing_ok=True)
+    path = library()
     try:
         ctypes.CDLL(str(path))
     except OSError as error:
