@@ -45,7 +45,10 @@ def multiplied(case: Case, of: Instance, x: torch.Tensor, *, splits: int = 1, la
         launcher.reads(name, tensor)
     for name, tensor in made.items():
         launcher.writes(name, tensor)
-    order = ("a", "weight", "weight_scale", "zero_point", "global_scale", "bias", "columns", "c", "partials", "arrivals")
+    order = (
+        "a", "row_scales", "weight", "weight_scale", "zero_point", "global_scale", "bias", "columns", "c", "partials",
+        "arrivals",
+    )  # fmt: skip
     both = given | made
     places = [both[name].data_ptr() if name in both else 0 for name in order]
     numbers = [len(x), n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
