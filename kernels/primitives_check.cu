@@ -152,7 +152,6 @@ LD_KERNEL(check_bfloat16_to_float, 64)(Global in, Global out) {
     for (int i = 0; i < 16; ++i) row(out).store<float>(4 * i, bfloat16_to_float(row(in).load<u16>(4 * i)));
 }
 
-<<<<<<< HEAD
 // NaNs are made one and the same.
 template <class Function> LD_DEVICE void put_floats(Global in, Global out, Function function) {
     for (int i = 0; i < 64; i += 4) {
@@ -173,8 +172,6 @@ LD_KERNEL(check_normal_cdf, 64)(Global in, Global out) {
     put_floats(in, out, [](float value) { return normal_cdf(value); });
 }
 
-=======
->>>>>>> gemm
 // Five times three words.
 template <u32 (*add)(u32, u32), u32 (*mul)(u32, u32), u32 (*fma)(u32, u32, u32)>
 LD_DEVICE void put_pairs(Global from, Global to) {

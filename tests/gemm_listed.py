@@ -1,4 +1,4 @@
-"""The kernels that CI compiles for every arch and runs: every code with each kind and group of its scales, every kind of
+"""The kernels that CI compiles for every arch and runs: every code with each kind of its scales, every group and kind of
 activation, tiles of data/gemm.yaml, dense and by experts, and the kernels beside them.
 
     for entry in LISTED:
@@ -36,6 +36,7 @@ STORED = {
     "u4b8": ("u4b8", "", "group"),
     "u4": ("u4", "", "group"),
     "u8b128": ("u8b128", "", "group"),
+    "u8": ("u8", "", "group"),
     "e4m3": ("e4m3", "", "group"),
     "e4m3_blocks": ("e4m3", "", "group"),
     "mxfp8": ("e4m3", "", "e8m0"),
@@ -89,7 +90,7 @@ class Listed:
     def classed(self) -> str:
         """The tiles of data/gemm.yaml that it may have."""
         code, kind, _ = STORED[self.name]
-        return f"{8 if code in ('u8b128', 'e4m3') else 4}x{8 if kind else 16}"
+        return f"{8 if code in ('u8b128', 'u8', 'e4m3') else 4}x{8 if kind else 16}"
 
     @property
     def kernel(self) -> Instance:
@@ -138,6 +139,9 @@ FORMS = (
     Listed("u8b128", "float16", 32),
     Listed("u8b128", "bfloat16", 64),
     Listed("u8b128", "float16", 128),
+    Listed("u8", "float16", -1),
+    Listed("u8", "bfloat16", 32),
+    Listed("u8", "float16", 64),
     Listed("e4m3", "float16", -1),
     Listed("e4m3", "bfloat16", -1),
     Listed("e4m3_blocks", "float16", 32),
@@ -169,7 +173,8 @@ FORMS = (
 
 def tiles(classed: str) -> list[Tile]:
     """All of the table's, those with the same rows as far apart as may be."""
-    found = dict.fromkeys(tile.model_copy(update={"fill": 0.0}) for row in shipped().tiles[classed] for tile in row.tiles)
+    rows = shipped().tiles[classed]
+    found = dict.fromkeys(tile.model_copy(update={"fill": 0.0}) for row in rows for tile in row.tiles)
     seen = Counter()
     turns = {tile: (seen.update([tile.m]) or seen[tile.m], tile.m) for tile in found}
     return sorted(turns, key=turns.get)

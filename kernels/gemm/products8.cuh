@@ -135,26 +135,12 @@ LD_DEVICE void multiply8(Shared stage, const Weights<S>& weights, const Scales<S
                 for (int turn = 0; turn < span<S>; ++turn)
                     b[turn] = Decoder::fragment(words[turn].at + within * Decoder::words, zero);
                 LD_UNROLL
-<<<<<<< HEAD
                 for (int strip = 0; strip < S::strips; ++strip) {
                     Fragment<Sum, 4>& sum = sums.at[strip][part];
                     if constexpr (adds_integers<S>) {
                         sum = added_up<S>(a, b, strip, sum);
                     } else {
                         const auto of_span = added_up<S>(a, b, strip, Add::none());
-=======
-                for (int turn = 0; turn < span<S>; ++turn) {
-                    const u32 zero = S::zero_points ? zero_of(zeros[0], part) : 0;
-                    const Fragment<u32, 2> b = Decoder::fragment(words[turn].at + within * Decoder::words, zero);
-                    LD_UNROLL
-                    for (int strip = 0; strip < S::strips; ++strip) added[strip] = Add::mma(a[turn][strip], b, added[strip]);
-                }
-                LD_UNROLL
-                for (int strip = 0; strip < S::strips; ++strip)
-                    if constexpr (adds_integers<S>)
-                        sums.at[strip][part] = added[strip];
-                    else
->>>>>>> gemm
                         LD_UNROLL
                         for (int i = 0; i < 4; ++i) sum[i] += Add::value(of_span[i]) * factors.at(within, i % 2);
                     }
