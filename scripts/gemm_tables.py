@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,11 +25,11 @@ from cuda.pathfinder import find_nvidia_binary_utility
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-import gemm_listed
+import gemm_listed  # noqa: E402
 
-from layoutdsl.backends.cuda import toolkit
-from layoutdsl.backends.cuda.compile import compiled
-from layoutdsl.gemm.instance import Instance
+from layoutdsl.backends.cuda import toolkit  # noqa: E402
+from layoutdsl.backends.cuda.compile import compiled  # noqa: E402
+from layoutdsl.gemm.instance import Instance  # noqa: E402
 
 PAGE = ROOT / "docs" / "gemm-kernels.md"
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
@@ -67,9 +66,10 @@ fragments from shared memory (LDSM: `ldmatrix`), other loads from it (LDS), asyn
 
 *Decoding* is how many LOP3, PRMT, SHF and HADD2, HMUL2, HFMA2 (with `.BF16` or without) the loop has for each weight of
 a lane, so it includes the multiplication with the group's scale, and the few of these that find addresses. A lane's
-weights are those of its mma: {weights}. *All* are all instructions of the loop for each weight but the tensor cores'.
-With 8-bit activations and several groups, sums are scaled, not weights: that is in *all* alone, and becomes less for a
-weight the fewer rows a tile has.
+weights are those of its mma: 4 of each 16 x 8
+that m16n8k16 takes, 8 of m16n8k32, once for all rows of the tile. *All* are all instructions of the loop for each
+weight, but for those of tensor cores. With 8-bit activations and several groups, sums are scaled instead of weights:
+that is in *all*, and becomes more with the rows of a tile.
 
 """
 
@@ -140,7 +140,7 @@ def page(made: dict[tuple[Any, str], Compiled], loops: dict[Instance, Loop]) -> 
         cells = [cell(made.get((kernel, arch))) for arch in ARCHS]
         lines.append(f"| {kernel.name} | {kernel.shared / 1024:.3g} | {' | '.join(cells)} |")
     text = HEAD.format(version=version()) + "\n".join(lines) + "\n"
-    text += LOOPS.format(arch=SHOWN, weights="4 of m16n8k16, 8 of m16n8k32, of which rows 16 and further have none")
+    text += LOOPS.format(arch=SHOWN)
     lines = ["| kernel | mma | LDSM | LDS | LDGSTS | decoding | all |", f"|---|{'---|' * 6}"]
     lines += [f"| {kernel.name} | {' | '.join(loop_cells(loop))} |" for kernel, loop in loops.items()]
     return text + "\n".join(lines) + "\n"
