@@ -14,6 +14,10 @@ from layoutdsl.backends.host.launch import schedules
 from layoutdsl.gemm.instance import Instance
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
+TENSORS = (
+    *("a", "row_scales", "weight", "weight_scale", "zero_point", "global_scale", "bias"),
+    *("columns", "c", "partials", "arrivals"),
+)
 SMALL = Instance("u4b8", "f16", "group", 64)
 
 
@@ -57,31 +61,23 @@ def multiplied(
     routed: Routed | None = None,
     splits: int = 1,
     launcher: Launcher | None = None,
-    row_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end; with row_scales, they are
-    8-bit codes of all inputs that the kernel has."""
+    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end."""
     launcher = launcher or Launcher()
     n, k = case.padded(name)
-    outputs, front = case.columns(name), 0 if row_scales is not None else case.extent(name, "k").front
+    outputs, front = case.columns(name), case.extent(name, "k").front
     columns = np.full(n, -1, np.int32)
     columns[outputs] = np.arange(len(outputs))
     rows = len(x) * routed.per_row if routed else len(x)
     tiles = len(routed.experts) if routed else -(-rows // of.m), n // of.n
-    a = x
-    if row_scales is None:
-        a = torch.full((len(x), -(-x.shape[1] // 8) * 8), float("nan"), dtype=x.dtype)
-        a[:, : x.shape[1]] = x
+    a = torch.full((len(x), -(-x.shape[1] // 8) * 8), float("nan"), dtype=x.dtype)
+    a[:, : x.shape[1]] = x
     made = {"c": torch.full((rows, len(outputs)), -1.0, dtype=case.dtype)}
     if splits > 1:
         made["partials"] = torch.full((*tiles, splits, of.m, of.n), float("nan"))
         made["arrivals"] = torch.zeros(tiles, dtype=torch.int32)
     given = {"a": a, "columns": torch.from_numpy(columns)}
     given |= {key.removeprefix(f"{name}."): tensor for key, tensor in case.made.items() if key.startswith(f"{name}.")}
-    if row_scales is not None:
-        given["row_scales"] = row_scales
-    if "input_global_scale" in given:
-        given["global_scale"] = given.pop("input_global_scale")
     if routed:
         given |= {key: tensor for key, tensor in vars(routed).items() if isinstance(tensor, torch.Tensor)}
     for key, tensor in given.items():
@@ -89,20 +85,7 @@ def multiplied(
     for key, tensor in made.items():
         launcher.writes(key, tensor)
     places = {key: tensor.data_ptr() for key, tensor in (given | made).items()}
-    tensors = (
-        "a",
-        "row_scales",
-        "weight",
-        "weight_scale",
-        "zero_point",
-        "global_scale",
-        "bias",
-        "columns",
-        "c",
-        "partials",
-        "arrivals",
-    )
-    arguments = [places.get(key, 0) for key in tensors]
+    arguments = [places.get(key, 0) for key in TENSORS]
     arguments += [rows, n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
     if routed:
         arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]
