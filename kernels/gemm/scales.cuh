@@ -116,10 +116,10 @@ template <class S> class Scales {
     template <class Memory> LD_DEVICE static Zeros<S> zeros_of_lane(const Memory& row) {
         const int at = (of_warp() + lane() / 4 * 8) * S::bits / 8;
         if constexpr (S::bits == 4) {
-            return {row.template load<u32>(at)};
+            return {{row.template load<u32>(at)}};
         } else {
             const u64 both = row.template load<u64>(at);
-            return {static_cast<u32>(both), static_cast<u32>(both >> 32)};
+            return {{static_cast<u32>(both), static_cast<u32>(both >> 32)}};
         }
     }
 
