@@ -61,7 +61,8 @@ LOOPS = """
 ## Main loops, as compiled for {arch}
 
 Counted in the disassembly, from the loop's first instruction to the branch back: the shortest loop that has all tensor
-core instructions of the kernel. One turn of it, for a warp: instructions of tensor cores (HMMA, IMMA, QMMA: `mma`), of
+core instructions of the kernel, and asynchronous copies; what is in a loop over a stage's steps counts for each of them.
+One turn of it, for a warp: instructions of tensor cores (HMMA, IMMA, QMMA: `mma`), of
 fragments from shared memory (LDSM: `ldmatrix`), other loads from it (LDS), asynchronous copies (LDGSTS).
 
 *Decoding* is how many LOP3, PRMT, SHF and HADD2, HMUL2, HFMA2 (with `.BF16` or without) the loop has for each weight of
@@ -177,7 +178,8 @@ def measured(kernel: Any, arch: str) -> Compiled:
 
 
 def main_loop(kernel: Instance) -> Loop:
-    """The shortest loop that has all tensor core instructions. AssertionError where there is none."""
+    """The shortest loop that has all tensor core instructions and copies. Where a shorter one in it has the former, its
+    instructions count as often as it turns for a stage. AssertionError where there is none."""
     names, targets, loops = [], {}, []
     for line in _tool("nvdisasm", "-c", compiled(kernel, SHOWN).code).splitlines():
         if label := re.match(r"(\.L_x_\d+):", line):
@@ -187,12 +189,19 @@ def main_loop(kernel: Instance) -> Loop:
             to = re.search(r"\((\.L_x_\d+)\)", found[2])
             if found[1] == "BRA" and to and to[1] in targets:
                 loops.append((targets[to[1]], len(names)))
-    products = sum(name in MMA for name in names)
-    whole = [names[a:b] for a, b in loops if sum(name in MMA for name in names[a:b]) == products]
-    assert products and whole, f"{kernel.name} has no loop with all its tensor core instructions"
-    counts = Counter(min(whole, key=len))
+    products = [at for at, name in enumerate(names) if name in MMA]
+    copies = [at for at, name in enumerate(names) if name == "LDGSTS"]
+    whole = sorted((b - a, a, b) for a, b in loops if products and a <= products[0] and products[-1] < b)
+    stages = [(a, b) for _, a, b in whole if any(a <= at < b for at in copies)]
+    assert stages, f"{kernel.name} has no loop with all its tensor core instructions"
+    (_, *steps), stage = whole[0], stages[0]
+    inner, counts = Counter(names[slice(*steps)]), Counter(names[slice(*stage)])
     codes = 8 if kernel.kind in ("s8", "e4m3") else 4
-    return Loop(counts, products // (kernel.m // 16) * codes)
+    weights = len(products) // (kernel.m // 16) * codes
+    turns = 1 if tuple(steps) == stage else 2 * kernel.k // kernel.depth // weights
+    for name, count in inner.items():
+        counts[name] += (turns - 1) * count
+    return Loop(counts, weights * turns)
 
 
 def _tool(name: str, option: str, code: bytes) -> str:

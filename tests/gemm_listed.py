@@ -1,5 +1,5 @@
-"""The kernels that CI compiles for every arch and runs: every code with each kind of its scales, every group, every kind
-of activation, tiles of data/gemm.yaml, dense and by experts, and the kernels beside them.
+"""The kernels that CI compiles for every arch and runs: every code with each kind of its scales, every group, type of
+activation and kind of module, tiles of data/gemm.yaml, and the kernels beside them.
 
     for entry in LISTED:
         entry.kernel        the GEMM
