@@ -61,9 +61,9 @@ LOOPS = """
 ## Main loops, as compiled for {arch}
 
 Counted in the disassembly, from the loop's first instruction to the branch back: the shortest loop that has all tensor
-core instructions of the kernel, and asynchronous copies; what is in a loop over a stage's steps counts for each of them.
-One turn of it, for a warp: instructions of tensor cores (HMMA, IMMA, QMMA: `mma`), of
-fragments from shared memory (LDSM: `ldmatrix`), other loads from it (LDS), asynchronous copies (LDGSTS).
+core instructions of the kernel and asynchronous copies. What is in a loop over the steps of a stage counts for each of
+them. One turn, for a warp: instructions of tensor cores (HMMA, IMMA, QMMA: `mma`), of fragments from shared memory
+(LDSM: `ldmatrix`), other loads from it (LDS), asynchronous copies (LDGSTS).
 
 *Decoding* is how many LOP3, PRMT, SHF and HADD2, HMUL2, HFMA2 (with `.BF16` or without) the loop has for each weight of
 a lane, so it includes the multiplication with the group's scale, and the few of these that find addresses. A lane's
