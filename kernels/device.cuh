@@ -150,8 +150,9 @@ LD_DEVICE Fragment<float, 4> mma_e4m3(Fragment<u32, 4> a, Fragment<u32, 2> b, Fr
 }  // namespace ld
 
 // LD_KERNEL(name, max_threads)(Global a, i64 b, ...) { ... }      every parameter is a Global or an i64
+// LD_KERNEL(name, max_threads, 1)(...) { ... }      registers are worth more than several blocks at once
 #if defined(__CUDACC__)
-#define LD_KERNEL(name, max_threads) extern "C" __global__ void __launch_bounds__(max_threads) name
+#define LD_KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name
 #include "ptx/memory.cuh"
 #include "ptx/copies.cuh"
 #include "ptx/threads.cuh"

@@ -57,11 +57,22 @@ template <class S> class Scales {
         if constexpr (S::zero_points && !S::grouped) zero_ = zeros_of_lane(zeros_);
     }
 
+    // Zero points lie behind the scales in a stage, and are copied along with them.
     LD_DEVICE void copy(Shared stage, i64 k) const {
         if constexpr (S::grouped) {
-            const i64 first = k / S::group;
-            copy_rows<S::scale_row>(stage + S::scales_at, scales_, first, n_ * S::scale_bytes);
-            if constexpr (S::zero_points) copy_rows<S::zero_row>(stage + S::zeros_at, zeros_, first, n_ * S::bits / 8);
+            constexpr int in_scales = S::scale_row / 16, in_zeros = S::zero_points ? S::zero_row / 16 : 1;
+            constexpr int scales = S::groups * in_scales, all = scales + S::groups * (S::zero_row / 16);
+            LD_UNROLL
+            for (int begin = 0; begin < all; begin += S::threads) {
+                const int chunk = begin + thread(), zero = chunk - scales;
+                const bool of_zeros = S::zero_points && zero >= 0;
+                const int row = of_zeros ? zero / in_zeros : chunk / in_scales;
+                const int within = of_zeros ? zero % in_zeros : chunk % in_scales;
+                const i64 stride = n_ * (of_zeros ? S::bits : 8 * S::scale_bytes) / 8;
+                if (chunk < all)
+                    copy_async<16>(stage, S::scales_at + chunk * 16, of_zeros ? zeros_ : scales_,
+                                   (k / S::group + row) * stride + within * 16);
+            }
         }
     }
 
@@ -109,17 +120,6 @@ template <class S> class Scales {
         } else {
             const u64 both = row.template load<u64>(at);
             return {{static_cast<u32>(both), static_cast<u32>(both >> 32)}};
-        }
-    }
-
-    template <int row_bytes>
-    LD_DEVICE static void copy_rows(Shared to, Global from, i64 first, i64 stride) {
-        constexpr int in_row = row_bytes / 16, all = S::groups * in_row;
-        LD_UNROLL
-        for (int begin = 0; begin < all; begin += S::threads) {
-            const int chunk = begin + thread();
-            if (chunk < all)
-                copy_async<16>(to, chunk * 16, from, (first + chunk / in_row) * stride + chunk % in_row * 16);
         }
     }
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#define LD_KERNEL(name, max_threads)                      \
+#define LD_KERNEL(name, max_threads, ...)                 \
     enum : unsigned { name##_max_threads = max_threads }; \
     extern "C" void name
 

@@ -74,7 +74,7 @@ class Instance:
             "namespace ld {\n"
             f"using S = Shape<{facts}>;\n"
             f"static_assert(S::threads == {self.threads} && S::shared == {self.shared});\n"
-            f"LD_KERNEL({self.name}, {self.threads})(LD_GEMM_PARAMETERS{more}) {{\n"
+            f"LD_KERNEL({self.name}, {self.threads}, 1)(LD_GEMM_PARAMETERS{more}) {{\n"
             f"    gemm<S>(LD_GEMM_ARGUMENTS, {rows});\n"
             "}\n"
             "}  // namespace ld\n"
