@@ -77,6 +77,14 @@ LD_KERNEL(check_atomics, 64)(Global in, Global out) {
     to.store<u32>(8, atomic_add(to, 0, from.load<u32>(24)));
 }
 
+// Of a block's threads each finds another number before its own; the sum stands in the middle of the block's part.
+LD_KERNEL(check_atomic_add_ordered, 64)(Global in, Global out) {
+    const Global common = out + i64{block()} * 4096;
+    const u32 before = atomic_add_ordered(common, 32, 1);
+    common.store<u32>((before % 64) * 64, 1);
+    atomic_add_ordered(common, 36, row(in).load<u32>(0));
+}
+
 // The first warp hands each of its words to the second one.
 LD_KERNEL(check_release, 64)(Global in, Global out) {
     const Global message = out + (i64{block()} * 4096 + lane() * 64);
@@ -163,6 +171,21 @@ LD_KERNEL(check_fast_reciprocal, 64)(Global in, Global out) {
 LD_KERNEL(check_normal_cdf, 64)(Global in, Global out) {
     put_floats(in, out, [](float value) { return normal_cdf(value); });
 }
+
+// Five times three words.
+template <u32 (*add)(u32, u32), u32 (*mul)(u32, u32), u32 (*fma)(u32, u32, u32)>
+LD_DEVICE void put_pairs(Global from, Global to) {
+    for (int i = 0; i < 60; i += 12) {
+        const u32 a = from.load<u32>(i), b = from.load<u32>(i + 4), c = from.load<u32>(i + 8);
+        to.store<u32>(i, add(a, b));
+        to.store<u32>(i + 4, mul(a, b));
+        to.store<u32>(i + 8, fma(a, b, c));
+    }
+}
+
+LD_KERNEL(check_f16x2, 64)(Global in, Global out) { put_pairs<add_f16x2, mul_f16x2, fma_f16x2>(row(in), row(out)); }
+
+LD_KERNEL(check_bf16x2, 64)(Global in, Global out) { put_pairs<add_bf16x2, mul_bf16x2, fma_bf16x2>(row(in), row(out)); }
 
 // Warp w loads matrices from the 2048 bytes of its own rows, in an order that is not that of the addresses.
 LD_DEVICE Shared matrices_of(Global in) {

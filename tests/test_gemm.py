@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from gemm_cases import Case, draw
+from gemm_cases import Case, Product, draw
 from host_kernels import Launcher, Schedule
 
 from layoutdsl.backends.host.launch import schedules
@@ -17,40 +17,88 @@ KINDS = {"float16": "f16", "bfloat16": "bf16"}
 SMALL = Instance("u4b8", "f16", "group", 64)
 
 
-def instance(case: Case, **facts) -> Instance:
-    """The kernel for a dense case of one matrix."""
-    groups, k = len(case.made["linear.weight_scale"]), case.padded()[1]
+def instance(case: Case, name: str = "linear", **facts) -> Instance:
+    """The kernel for a case's matrix."""
+    groups, k = case.made[f"{name}.weight_scale"].shape[-2], case.padded(name)[1]
     scale = {"marlin_nvfp4_a16": "s0e5m3", "marlin_mxfp4_a16": "e8m0", "marlin_mxfp8_a16": "e8m0"}.get(case.job.kernel)
     scale, group = ("channel", 0) if groups == 1 else (scale or "group", k // groups)
     return replace(SMALL, code=case.job.source.code, kind=KINDS[case.job.dtype], scale=scale, group=group, **facts)
 
 
-def multiplied(case: Case, of: Instance, x: torch.Tensor, *, splits: int = 1, launcher: Launcher | None = None):
-    """The kernel's [m, outputs] of a case's only matrix. Rows of `x` have rubbish after their end."""
+@dataclass(frozen=True)
+class Routed:
+    """Rows of c by expert: `tokens` and `experts` as kernels read them. More tiles are launched than `count` says."""
+
+    tokens: torch.Tensor
+    experts: torch.Tensor
+    count: torch.Tensor
+    router: torch.Tensor | None
+    per_row: int
+
+    @staticmethod
+    def of(experts: np.ndarray, m: int, per_row: int, router: torch.Tensor | None = None) -> Routed:
+        """From the expert of each row of c; -1 is one of another rank."""
+        tokens, tiles = [], []
+        for expert in np.unique(experts):
+            rows = np.nonzero(experts == expert)[0]
+            padding = -len(rows) % m
+            tokens += [*rows, *[len(experts) + 3] * padding]
+            tiles += [expert] * ((len(rows) + padding) // m)
+        found = (tokens + [1 << 30] * m, [*tiles, 1 << 30], [len(tokens)])
+        return Routed(*(torch.tensor(one, dtype=torch.int32) for one in found), router, per_row)
+
+
+def multiplied(
+    case: Case,
+    of: Instance,
+    x: torch.Tensor,
+    *,
+    name: str = "linear",
+    routed: Routed | None = None,
+    splits: int = 1,
+    launcher: Launcher | None = None,
+) -> torch.Tensor:
+    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end."""
     launcher = launcher or Launcher()
-    n, k = case.padded()
-    outputs, front = case.columns(), case.extent("linear", "k").front
+    n, k = case.padded(name)
+    outputs, front = case.columns(name), case.extent(name, "k").front
     columns = np.full(n, -1, np.int32)
     columns[outputs] = np.arange(len(outputs))
-    tiles = -(-len(x) // of.m), n // of.n
+    rows = len(x) * routed.per_row if routed else len(x)
+    tiles = len(routed.experts) if routed else -(-rows // of.m), n // of.n
     a = torch.full((len(x), -(-x.shape[1] // 8) * 8), float("nan"), dtype=x.dtype)
     a[:, : x.shape[1]] = x
-    made = {"c": torch.full((len(x), len(outputs)), float("nan"), dtype=case.dtype)}
+    made = {"c": torch.full((rows, len(outputs)), -1.0, dtype=case.dtype)}
     if splits > 1:
         made["partials"] = torch.full((*tiles, splits, of.m, of.n), float("nan"))
         made["arrivals"] = torch.zeros(tiles, dtype=torch.int32)
     given = {"a": a, "columns": torch.from_numpy(columns)}
-    given |= {name.removeprefix("linear."): tensor for name, tensor in case.made.items()}
-    for name, tensor in given.items():
-        launcher.reads(name, tensor)
-    for name, tensor in made.items():
-        launcher.writes(name, tensor)
-    order = ("a", "weight", "weight_scale", "zero_point", "global_scale", "bias", "columns", "c", "partials", "arrivals")
-    both = given | made
-    places = [both[name].data_ptr() if name in both else 0 for name in order]
-    numbers = [len(x), n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
+    given |= {key.removeprefix(f"{name}."): tensor for key, tensor in case.made.items() if key.startswith(f"{name}.")}
+    if routed:
+        given |= {key: tensor for key, tensor in vars(routed).items() if isinstance(tensor, torch.Tensor)}
+    for key, tensor in given.items():
+        launcher.reads(key, tensor)
+    for key, tensor in made.items():
+        launcher.writes(key, tensor)
+    places = {key: tensor.data_ptr() for key, tensor in (given | made).items()}
+    tensors = (
+        "a",
+        "weight",
+        "weight_scale",
+        "zero_point",
+        "global_scale",
+        "bias",
+        "columns",
+        "c",
+        "partials",
+        "arrivals",
+    )
+    arguments = [places.get(key, 0) for key in tensors]
+    arguments += [rows, n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
+    if routed:
+        arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]
     for _ in range(2):  # the second finds the counters of the first
-        launcher.launch(of, tiles[0] * tiles[1] * splits, [*places, *numbers])
+        launcher.launch(of, tiles[0] * tiles[1] * splits, arguments)
     return made["c"]
 
 
@@ -93,22 +141,20 @@ def test_codes(name, dtype, group):
             case.product(x).check(multiplied(case, instance(case, **tile), x))
 
 
-ODD = (
-    ("gptq", {"n": 200, "k": 344}, {"group": 128}),  # columns and rows beyond the end
-    ("front", {"n": 72, "k": 384}, {"group": 64, "split": "k", "tp": 4, "rank": 1}),  # a rank begins within a group
-)
+ODD = {
+    "after": ({"n": 200, "k": 344}, {"group": 128}),
+    "before": ({"n": 72, "k": 384}, {"group": 64, "split": "k", "tp": 4, "rank": 1}),  # the rank begins within a group
+}
 
 
 @pytest.mark.parametrize("tile", [{"n": 64, "k": 128}, {"n": 128, "k": 64}], ids=str)
-@pytest.mark.parametrize(("sizes", "options"), [one[1:] for one in ODD], ids=[one[0] for one in ODD])
-def test_padding(sizes, options, tile):
+@pytest.mark.parametrize("where", ODD)
+def test_padding(where, tile):
     """Padded inputs are not read, padded outputs are not written."""
+    sizes, options = ODD[where]
     case = draw("u4b8", "float16", "linear", sizes, params={"bias": True}, **options)
-    n, k = case.padded()
-    extent = case.extent("linear", "k")
-    assert extent.front or n > sizes["n"]
-    if n % tile["n"] or k % tile["k"]:
-        pytest.skip("another family")
+    extent, (n, k) = case.extent("linear", "k"), case.padded()
+    assert n > sizes["n"] and k > extent.length and bool(extent.front) == (where == "before")
     x = case.x(5)
     case.product(x).check(multiplied(case, instance(case, **tile), x))
 
@@ -133,3 +179,27 @@ def test_every_schedule(name, group):
     case.product(x).check(first)
     for schedule in schedules(resident=2, seeds=2):
         assert torch.equal(multiplied(case, of, x, launcher=Launcher(schedule)), first), schedule
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(
+    ("code", "dtype", "group"), [("u4b8", "float16", 32), ("u4", "bfloat16", -1), ("nvfp4", "float16", None)]
+)
+def test_experts(code, dtype, group, splits):
+    """Uneven and empty experts, some of another rank; gate and up padded apart."""
+    params = {} if code == "u4" else {"bias": True}
+    case = draw(code, dtype, "moe_gated", {"e": 8, "i": 72, "h": 256}, group=group, params=params)
+    rng = np.random.default_rng(0)
+    experts = rng.choice([-1, 0, 1, 2, 5, 7], 40, p=[0.1, 0.5, 0.2, 0.1, 0.05, 0.05])
+    router = torch.from_numpy(rng.uniform(0, 1, 40)).float()
+    for name, per_row, by in (("w13", 2, None), ("w2", 1, router)):
+        tile = {"n": 64, "k": 128} if case.padded(name)[1] % 128 == 0 else {"n": 128, "k": 64}
+        of = instance(case, name, m=16, rows="experts", **tile)
+        x = case.x(40 // per_row, name)
+        found = multiplied(case, of, x, name=name, routed=Routed.of(experts, of.m, per_row, by), splits=splits)
+        for expert in range(8):
+            rows = np.nonzero(experts == expert)[0]
+            wanted = case.product(x[rows // per_row], name, expert)
+            factor = 1 if by is None else by[rows].double().numpy()[:, None]
+            Product(wanted.value * factor, wanted.error * factor + 2.0**-23 * np.abs(wanted.value)).check(found[rows])
+        assert (found[experts == -1] == -1).all()

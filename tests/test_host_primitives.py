@@ -1,6 +1,8 @@
 """Each device primitive's host body against a definition in numpy: the kernels of primitives_check.cu on all kinds of
 bytes, in every order of threads. scripts/gpu_check holds the GPU's bodies against the host's with the same kernels."""
 
+import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -98,6 +100,12 @@ def of_atomics(given, out):
         out[:, 0, at : at + made.shape[-1]] = made
 
 
+def of_atomic_add_ordered(given, out):
+    out[..., :4] = np.array([1], "u4").view("u1")
+    for at, sums in ((32, np.full(len(given), 64, "u4")), (36, words(given, "u4", 0)[..., 0].sum(axis=1, dtype="u4"))):
+        out[:, 0, at : at + 4] = sums.view("u1").reshape(-1, 4)
+
+
 def of_release(given, out):
     out[:, :32, :4] = given[:, :32, :4]
     out[:, :32, 4] = 1
@@ -185,6 +193,34 @@ def of_ldmatrix(given, out, transposed=False):
         put(out, at, pairs[:, :, :count].transpose(0, 1, 3, 2, 4))
 
 
+def rounded(exact: Fraction, fraction: int, least: int) -> float:
+    """To so many bits after the first, or a multiple of 2^least; half to even."""
+    step = Fraction(2) ** max(math.frexp(abs(exact))[1] - 1 - fraction, least)
+    return float(round(exact / step) * step)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def of_pairs(given, out, dtype):
+    """Each sum of a product and a third number as a fraction, which is rounded once."""
+    half = dtype == "float16"
+    codes = given[..., :60].copy().view("u2").reshape(*given.shape[:2], 5, 3, 2)
+    values = codes.view("f2").astype("f8") if half else (codes.astype("u4") << 16).view("f4").astype("f8")
+    a, b, c = (values[..., i, :] for i in range(3))
+    one, none = np.ones_like(a), np.full_like(a, -0.0)
+    made = np.zeros(values.shape)
+    fields, most = ((10, -24), 65520) if half else ((7, -133), (2 - 2**-8) * 2.0**127)
+    for i, (x, y, z) in enumerate(((a, one, b), (a, b, none), (a, b, c))):
+        product = x * y
+        plain = product + z
+        small = np.isfinite(plain) & (plain != 0)
+        for at in zip(*np.nonzero(small)):
+            exact = rounded(Fraction(product[at]) + Fraction(z[at]), *fields)
+            plain[at] = math.copysign(exact, plain[at]) if abs(exact) < most else math.copysign(math.inf, exact)
+        made[..., i, :] = plain
+    found = made.astype("f2").view("u2") if half else (made.astype("f4").view("u4") >> 16).astype("u2")
+    put(out, 0, np.where(np.isnan(made), HALF_NAN, found))
+
+
 DEFINITIONS = {
     "check_global": of_global,
     "check_shared": of_shared,
@@ -193,6 +229,7 @@ DEFINITIONS = {
     "check_shfl": of_shfl,
     "check_ballot": of_ballot,
     "check_atomics": of_atomics,
+    "check_atomic_add_ordered": of_atomic_add_ordered,
     "check_release": of_release,
     "check_copy_async": of_copy_async,
     "check_permute_bytes": of_permute_bytes,
@@ -205,6 +242,8 @@ DEFINITIONS = {
     "check_half_to_float": of_half_to_float,
     "check_float_to_bfloat16": of_float_to_bfloat16,
     "check_bfloat16_to_float": of_bfloat16_to_float,
+    "check_f16x2": partial(of_pairs, dtype="float16"),
+    "check_bf16x2": partial(of_pairs, dtype="bfloat16"),
     "check_ldmatrix": of_ldmatrix,
     "check_ldmatrix_transposed": partial(of_ldmatrix, transposed=True),
 }
@@ -270,6 +309,19 @@ def test_around_every_tie(shift, name):
     tiny = np.arange(0, 0x34000000, 0x0FF00F, dtype="u4")  # below half of the least half
     steps = (np.arange(2048, dtype="u4")[:, None] + 0.5 + np.array([[-1e-4, 0, 1e-4]])) * 2.0**-24  # between subnormals
     given = filled(np.concatenate([*around, tiny, steps.astype("f4").reshape(-1).view("u4")]), 16)
+    assert np.array_equal(result(name, given), expected(name, given))
+
+
+@pytest.mark.parametrize("dtype, name", [("float16", "check_f16x2"), ("bfloat16", "check_bf16x2")])
+def test_sums_of_near_numbers(dtype, name):
+    """Exponents that lie together, so that sums cancel, tie and become subnormal."""
+    random, fraction = np.random.default_rng(3), 10 if dtype == "float16" else 7
+    exponents = random.integers(0, 2, (3, THREADS, 32)) * (30 if dtype == "float16" else 254) // 2
+    exponents += random.integers(0, 12, exponents.shape) * random.integers(0, 2, exponents.shape)
+    codes = exponents << fraction | random.integers(0, 1 << fraction, exponents.shape)
+    codes |= random.integers(0, 2, exponents.shape) << 15
+    given = aligned((3, THREADS, ROW))
+    put(given, 0, codes.astype("u2"))
     assert np.array_equal(result(name, given), expected(name, given))
 
 

@@ -1,7 +1,7 @@
 """Kernels of `kernels/gemm`: each is one template, instantiated for the facts that it is compiled for.
 
-    >>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
-    'gemm_u4b8_f16_group128_m16n128k64d4'
+>>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
+'gemm_u4b8_f16_group128_m16n128k64d4'
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Instance:
             f"Code::{self.code}, Operand::{self.kind}, Scale::{self.scale}, {self.group}, "
             f"{self.m}, {self.n}, {self.k}, {self.depth}, {self.stages}"
         )
-        more, rows = (", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS") if self.rows == "experts" else ("", "Dense{rows}")
+        more, rows = (
+            (", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS") if self.rows == "experts" else ("", "Dense{rows}")
+        )
         return (
             '#include "gemm/gemm.cuh"\n'
             "namespace ld {\n"
