@@ -110,6 +110,12 @@ LD_DEVICE float half_to_float(u16 value);
 LD_DEVICE u16 float_to_bfloat16(float value);
 LD_DEVICE float bfloat16_to_float(u16 value);
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+// Two e4m3, the first one in the low byte: rounded to nearest even; what is beyond 448, infinities too, becomes 448 with
+// its sign, and a NaN 0x7F.
+LD_DEVICE u16 floats_to_e4m3(float first, float second);
+#endif
+
 // Two 16-bit floats at once, the first in the low half. Each result is rounded once, subnormal ones as well; NaN is 0x7FFF.
 LD_DEVICE u32 add_f16x2(u32 a, u32 b);
 LD_DEVICE u32 mul_f16x2(u32 a, u32 b);

@@ -187,6 +187,13 @@ LD_KERNEL(check_f16x2, 64)(Global in, Global out) { put_pairs<add_f16x2, mul_f16
 
 LD_KERNEL(check_bf16x2, 64)(Global in, Global out) { put_pairs<add_bf16x2, mul_bf16x2, fma_bf16x2>(row(in), row(out)); }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+LD_KERNEL(check_floats_to_e4m3, 64)(Global in, Global out) {
+    for (int i = 0; i < 8; ++i)
+        row(out).store<u16>(2 * i, floats_to_e4m3(row(in).load<float>(8 * i), row(in).load<float>(8 * i + 4)));
+}
+#endif
+
 // Warp w loads matrices from the 2048 bytes of its own rows, in an order that is not that of the addresses.
 LD_DEVICE Shared matrices_of(Global in) {
     const Shared mine = shared_memory() + thread() * 64;

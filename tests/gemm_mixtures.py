@@ -117,7 +117,7 @@ class Mixture:
         arrivals = np.zeros(tiles, dtype="i4") if splits > 1 else None
         sorted_by = [rows.tokens, rows.tile_experts, rows.count, router]
         numbers = [rows.pairs, n, k, a.shape[1], 0, a.shape[1], width, splits]
-        arguments = [*map(address, (a, *weights, columns, c, partials, arrivals)), *numbers]
+        arguments = [*map(address, (a, None, *weights, columns, c, partials, arrivals)), *numbers]
         arguments += [*map(address, sorted_by), per_row]
         self.launch(
             name, (of, tiles[0] * tiles[1] * splits, arguments),

@@ -83,6 +83,7 @@ def multiplied(
     places = {key: tensor.data_ptr() for key, tensor in (given | made).items()}
     tensors = (
         "a",
+        "row_scales",
         "weight",
         "weight_scale",
         "zero_point",

@@ -16,6 +16,8 @@ SOURCE = '#include "primitives_check.cu"\n'
 THREADS, ROW = 64, 64
 FLOAT_NAN, HALF_NAN = 0x7FFFFFFF, 0x7FFF
 
+E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float64).numpy()
+
 FEW = [Schedule(), Schedule("reverse", "late"), Schedule("random", "mixed", 2, 1), Schedule("ahead", "mixed", 2, 2)]
 
 
@@ -177,6 +179,15 @@ def of_bfloat16_to_float(given, out):
     put(out, 0, words(given, "u2", 0, 32)[..., ::2].astype("u4") << 16)
 
 
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def of_floats_to_e4m3(given, out):
+    values = words(given, "f4", 0, 16)
+    distance = np.abs(E4M3[:127] - np.minimum(np.abs(values.astype("f8")), 448)[..., None])
+    is_nearest = distance == distance.min(axis=-1, keepdims=True)
+    nearest = (is_nearest * (2 - np.arange(127) % 2)).argmax(axis=-1) | np.signbit(values) << 7
+    put(out, 0, np.where(np.isnan(values), 0x7F, nearest).astype("u1"))
+
+
 def matrices(given):
     """[blocks, 2 warps, 4 matrices, 8 rows, 8 columns] of 16 bits."""
     lane = np.arange(32)
@@ -244,6 +255,7 @@ DEFINITIONS = {
     "check_bfloat16_to_float": of_bfloat16_to_float,
     "check_f16x2": partial(of_pairs, dtype="float16"),
     "check_bf16x2": partial(of_pairs, dtype="bfloat16"),
+    "check_floats_to_e4m3": of_floats_to_e4m3,
     "check_ldmatrix": of_ldmatrix,
     "check_ldmatrix_transposed": partial(of_ldmatrix, transposed=True),
 }
@@ -323,6 +335,18 @@ def test_sums_of_near_numbers(dtype, name):
     given = aligned((3, THREADS, ROW))
     put(given, 0, codes.astype("u2"))
     assert np.array_equal(result(name, given), expected(name, given))
+
+
+def test_around_every_tie_of_e4m3():
+    """Every e4m3, the middles between neighbours and what lies a hair from them, with both signs; beyond 448; NaNs."""
+    steps = np.append(E4M3[:127], 480)
+    places = np.concatenate([steps, (steps[1:] + steps[:-1]) / 2]).astype("f4")
+    around = np.concatenate([places, *(np.nextafter(places, np.float32(end)) for end in (np.inf, -np.inf))])
+    beyond = np.array([1e4, 3e38, np.inf, np.nan, 1e-45, 1e-30], dtype="f4")
+    nans = np.array([0x7F800001, 0xFFC00000, 0xFFFFFFFF], dtype="u4").view("f4")
+    found = np.concatenate([around, beyond, -around, -beyond, nans])
+    given = filled(found.view("u4"), 16)
+    assert np.array_equal(result("check_floats_to_e4m3", given), expected("check_floats_to_e4m3", given))
 
 
 # ---------------------------------------------------------------- products of matrices, by the tables of the PTX manual

@@ -8,6 +8,7 @@
 //
 //   a             the caller's activations: rows `stride_a` elements apart, `valid` columns. At multiples of 16 bytes,
 //                 as are stride_a and front in bytes
+//   row_scales    float32 [rows of a], what 8-bit activations are multiplied with; 16-bit ones have none
 //   weight, scales, zeros, global_scale, bias
 //                 as the layout has them, of n padded columns and k padded rows; zeros, global_scale (float32) and bias
 //                 may be 0 where there are none. By experts: of all experts, one after the other
@@ -28,17 +29,18 @@
 // The grid is tiles of m x tiles of n x splits. Blocks of tiles without rows end at once.
 #pragma once
 #include "gemm/decode.cuh"
+#include "gemm/products8.cuh"
 #include "gemm/rows.cuh"
 #include "gemm/scales.cuh"
 #include "gemm/sums.cuh"
 #include "gemm/weights.cuh"
 
 #define LD_GEMM_PARAMETERS                                                                                            \
-    Global a, Global weight, Global scales, Global zeros, Global global_scale, Global bias, Global columns, Global c, \
-        Global partials, Global arrivals, i64 rows, i64 n, i64 k, i64 stride_a, i64 front, i64 valid, i64 stride_c,   \
+    Global a, Global row_scales, Global weight, Global scales, Global zeros, Global global_scale, Global bias, Global columns, \
+        Global c, Global partials, Global arrivals, i64 rows, i64 n, i64 k, i64 stride_a, i64 front, i64 valid, i64 stride_c,   \
         i64 splits
 #define LD_GEMM_ARGUMENTS                                                                                             \
-    Matrices{a, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals, n, k, stride_a, front,     \
+    Matrices{a, row_scales, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals, n, k, stride_a, front,     \
              valid, stride_c, splits}
 #define LD_EXPERT_PARAMETERS Global tokens, Global experts, Global count, Global router, i64 per_row
 #define LD_EXPERT_ARGUMENTS ByExpert{tokens, experts, count, router, rows, per_row}
@@ -46,7 +48,7 @@
 namespace ld {
 
 struct Matrices {
-    Global a, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals;
+    Global a, row_scales, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals;
     i64 n, k, stride_a, front, valid, stride_c, splits;
 };
 
@@ -87,7 +89,7 @@ template <class S> struct Matrix {
         weight = of.weight + expert * (of.n * of.k * S::bits / 8);
         scales = of.scales + expert * (groups * of.n * S::scale_bytes);
         zeros = of.zeros + expert * (groups * of.n / 2);
-        global_scale = of.global_scale + expert * 4;
+        global_scale = of.global_scale + (S::operand == Operand::s8 ? 0 : expert * 4);  // int16 scales share one
         bias = {of.bias.at ? (of.bias + expert * (of.n * 2)).at : 0};
     }
 };
@@ -96,9 +98,9 @@ template <class S> LD_DEVICE Fragment<float, 4> mma(Fragment<u32, 4> a, Fragment
     return S::operand == Operand::f16 ? mma_f16(a, b, c) : mma_bf16(a, b, c);
 }
 
-// A warp's part of one stage.
+// A warp's part of one stage, for 16-bit activations.
 template <class S>
-LD_DEVICE void multiply(Shared stage, const Weights<S>& weights, const Scales<S>& scales, Sums<S>& sums) {
+LD_DEVICE void multiply16(Shared stage, const Weights<S>& weights, const Scales<S>& scales, Sums<S>& sums) {
     LD_UNROLL
     for (int turn = 0; turn < S::turns; ++turn) {
         const int step = weights.first() + turn;
@@ -114,6 +116,20 @@ LD_DEVICE void multiply(Shared stage, const Weights<S>& weights, const Scales<S>
             for (int strip = 0; strip < S::strips; ++strip)
                 sums.at[strip][part] = mma<S>(a[strip], b, sums.at[strip][part]);
         }
+    }
+}
+
+// What multiplies a row's sums: what was left out of 8-bit activations, and of weights.
+template <class S>
+LD_DEVICE float scale_of_row(const Matrices& of, const Matrix<S>& matrix, i32 row_of_a) {
+    if constexpr (S::element == 2) {
+        return 1.0f;
+    } else {
+        const float scale = row_of_a < 0 ? 0.0f : of.row_scales.load<float>(i64{row_of_a} * 4) * unit8<S>;
+        if constexpr (S::operand == Operand::s8 && S::grouped)
+            return scale * matrix.global_scale.template load<float>(0);
+        else
+            return scale;
     }
 }
 
@@ -139,8 +155,8 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
         scales.copy(stage, k);
     };
 
-    Sums<S> sums;
-    set_zero<S>(sums);
+    Sums<S, SumOf<S>> running;
+    set_zero<S>(running);
     for (int ahead = 0; ahead < S::stages - 1; ++ahead) {
         if (first + ahead < end) copy(first + ahead, ahead);
         copy_commit();
@@ -152,12 +168,16 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
         const int free = slot == 0 ? S::stages - 1 : slot - 1;
         if (index + S::stages - 1 < end) copy(index + S::stages - 1, free);
         copy_commit();
-        multiply<S>(shared + slot * S::stage, weights, scales, sums);
+        if constexpr (S::element == 1)
+            multiply8<S>(shared + slot * S::stage, weights, scales, running);
+        else
+            multiply16<S>(shared + slot * S::stage, weights, scales, running);
         slot = slot + 1 == S::stages ? 0 : slot + 1;
     }
     copy_wait<0>();
     sync_block();
 
+    Sums<S> sums = floats<S>(running);
     add_warps<S>(shared, sums);
     if (splits > 1 &&
         !add_blocks<S>(shared, sums, of.partials, of.arrivals, i64{tile_m} * tiles_n + tile_n, split, splits))
@@ -165,6 +185,7 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
     const Finish<S> finish(matrix.scales, matrix.global_scale, matrix.bias, of_warp);
     const auto row_of = [&](int r) { return by.row_of_c(row + r); };
     store_results<S>(shared, Results{of.c, of.columns, of.stride_c}, column, sums, finish, row_of,
+                     [&](int r) { return scale_of_row<S>(of, matrix, by.row_of_a(row + r)); },
                      [&](i32 to) { return to < 0 ? 0.0f : by.factor(to); });
 }
 

@@ -61,16 +61,26 @@ template <class S> class Scales {
     LD_DEVICE StepScales<S> of_step(Shared stage, int step) const {
         StepScales<S> found;
         if constexpr (S::grouped) {
-            const int row = S::group < S::k ? step * S::step / S::group : 0;
-            const Shared mine = stage + (S::scales_at + row * S::scale_row + (of_warp() + lane() / 4 * 8) * S::scale_bytes);
+            const Shared mine = stage + (S::scales_at + row(step) * S::scale_row + (of_warp() + lane() / 4 * 8) * S::scale_bytes);
             found.scales = words(mine);
-            if constexpr (S::zero_points)
-                found.zeros = stage.load<u32>(S::zeros_at + row * S::zero_row + of_warp() / 2 + lane() / 4 * 4);
-        } else {
-            found.zeros = zero_;
         }
+        found.zeros = zeros(stage, step);
         return found;
     }
+
+    // The word of the zero points of a lane's columns.
+    LD_DEVICE u32 zeros(Shared stage, int step) const {
+        if constexpr (!S::zero_points)
+            return 0;
+        else if constexpr (!S::grouped)
+            return zero_;
+        else
+            return stage.load<u32>(S::zeros_at + row(step) * S::zero_row + of_warp() / 2 + lane() / 4 * 4);
+    }
+
+    // Columns of the block before the warp's own; in a stage, the row of a step's group.
+    LD_DEVICE static int of_warp() { return warp() % S::across * S::columns; }
+    LD_DEVICE static int row(int step) { return S::group < S::k ? step * S::step / S::group : 0; }
 
   private:
     LD_DEVICE static Fragment<u32, 4> words(Shared mine) {
@@ -83,8 +93,6 @@ template <class S> class Scales {
             return {from_bytes<S>(low, 0), from_bytes<S>(low, 1), from_bytes<S>(high, 0), from_bytes<S>(high, 1)};
         }
     }
-
-    LD_DEVICE static int of_warp() { return warp() % S::across * S::columns; }
 
     template <int row_bytes>
     LD_DEVICE static void copy_rows(Shared to, Global from, i64 first, i64 stride) {

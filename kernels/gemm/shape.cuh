@@ -31,6 +31,7 @@ struct Shape {
     static constexpr int strip = 16, strips = m / strip;                   // rows of one mma
     static constexpr int step = 32 / element, steps = k / step;            // inputs of one mma, and how many in a stage
     static constexpr int columns = 64, across = n / columns, parts = 8;    // of a warp; an mma has 8 columns
+    static constexpr int tiles = 2 / element;                              // stored tiles that have these columns
     static constexpr int turns = steps / depth;                            // steps of a warp in each stage
     static constexpr int warps = across * depth, threads = 32 * warps;
 

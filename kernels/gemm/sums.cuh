@@ -8,8 +8,8 @@ namespace ld {
 
 // What a lane holds of its warp's m x 64 results: of part p the columns 2 (lane % 4) and the next, in rows lane / 4
 // (the first two) and lane / 4 + 8 of each strip.
-template <class S> struct Sums {
-    Fragment<float, 4> at[S::strips][S::parts];
+template <class S, class Sum = float> struct Sums {
+    Fragment<Sum, 4> at[S::strips][S::parts];
 };
 
 // The same 16 bytes as one access.
@@ -24,9 +24,21 @@ template <class S, class Do> LD_DEVICE void each_part(const Do& work) {
         for (int part = 0; part < S::parts; ++part) work(strip, part);
 }
 
-template <class S> LD_DEVICE void set_zero(Sums<S>& sums) {
+template <class S, class Sum> LD_DEVICE void set_zero(Sums<S, Sum>& sums) {
     each_part<S>([&](int strip, int part) { sums.at[strip][part] = {}; });
 }
+
+// Sums of integers, each rounded once, as floats.
+template <class S> LD_DEVICE Sums<S> floats(const Sums<S, i32>& sums) {
+    Sums<S> made;
+    each_part<S>([&](int strip, int part) {
+        LD_UNROLL
+        for (int i = 0; i < 4; ++i) made.at[strip][part][i] = static_cast<float>(sums.at[strip][part][i]);
+    });
+    return made;
+}
+
+template <class S> LD_DEVICE const Sums<S>& floats(const Sums<S>& sums) { return sums; }
 
 // `Memory` is Shared or Global: a warp's sums stand there lane by lane.
 template <class S, class Memory> LD_DEVICE void put(const Memory& to, const Sums<S>& sums) {
@@ -104,21 +116,22 @@ LD_DEVICE void store_eight(const Results& results, i64 row, i64 column, const Qu
             results.to.store((row * results.stride + places[i]) * 2, static_cast<u16>(words[i / 2] >> 16 * (i % 2)));
 }
 
-// The block's results from the warps that hold the sums to the caller's rows. finish(sum, part, second) is a result out of
-// a sum, which is multiplied with factor(row) at last; `column` is the block's first one.
-template <class S, class Finish, class RowOf, class Factor>
+// The block's results from the warps that hold the sums to the caller's rows. scale(row) multiplies a row's sums,
+// finish(sum, part, second) is a result out of one, which is multiplied with factor(row) at last; `column` is the block's
+// first one.
+template <class S, class Finish, class RowOf, class Scale, class Factor>
 LD_DEVICE void store_results(Shared shared, const Results& results, i64 column, const Sums<S>& sums,
-                             const Finish& finish, const RowOf& row_of, const Factor& factor) {
+                             const Finish& finish, const RowOf& row_of, const Scale& scale, const Factor& factor) {
     if (warp() < S::across)
         LD_UNROLL
         for (int half = 0; half < 2 * S::strips; ++half) {
             const int row = half * 8 + lane() / 4, strip = half / 2, at = half % 2 * 2;
-            const float of_row = factor(row_of(row));
+            const float of_row = factor(row_of(row)), of_sums = scale(row);
             LD_UNROLL
             for (int part = 0; part < S::parts; ++part) {
                 const Fragment<float, 4>& four = sums.at[strip][part];
-                const u32 low = from_float<S::result>(finish(four[at], part, 0) * of_row);
-                const u32 high = from_float<S::result>(finish(four[at + 1], part, 1) * of_row);
+                const u32 low = from_float<S::result>(finish(four[at] * of_sums, part, 0) * of_row);
+                const u32 high = from_float<S::result>(finish(four[at + 1] * of_sums, part, 1) * of_row);
                 shared.store(row * S::result_row + (warp() * S::columns + part * 8 + lane() % 4 * 2) * 2,
                              low | high << 16);
             }

@@ -88,6 +88,15 @@ inline float bfloat16_to_float(u16 value) { return host::float_of(u32{value} << 
 
 namespace host {
 
+inline u8 float_to_e4m3(float value) {
+    const u32 bits = bits_of(value), sign = bits >> 24 & 0x80, magnitude = bits & 0x7FFFFFFF;
+    if (magnitude > 0x7F800000) return 0x7F;
+    if (magnitude >= 0x43E80000) return sign | 0x7E;  // 464, in the middle between 448 and what there is not, and above
+    if (magnitude >= 0x3C800000) return sign | rounded(magnitude - 0x3C000000, 20);
+    const u32 exponent = magnitude >> 23;  // the result counts units of 2^-9
+    return sign | rounded((magnitude & 0x7FFFFF) | 0x800000, 141 - exponent);
+}
+
 // The float at or below a number in magnitude, with its last bit set where it is not that number: rounding it once more,
 // to fewer bits, gives what rounding the number itself would.
 inline float odd_float(double value) {
@@ -120,6 +129,10 @@ template <float (*widen)(u16), u16 (*narrow)(float)> u32 fma_pair(u32 a, u32 b, 
 }
 
 }  // namespace host
+
+inline u16 floats_to_e4m3(float first, float second) {
+    return static_cast<u16>(host::float_to_e4m3(first) | host::float_to_e4m3(second) << 8);
+}
 
 inline u32 fma_f16x2(u32 a, u32 b, u32 c) { return host::fma_pair<half_to_float, float_to_half>(a, b, c); }
 inline u32 add_f16x2(u32 a, u32 b) { return fma_f16x2(a, 0x3C003C00, b); }

@@ -37,6 +37,14 @@ LD_DEVICE u16 float_to_bfloat16(float value) {
 
 LD_DEVICE float bfloat16_to_float(u16 value) { return __uint_as_float(static_cast<u32>(value) << 16); }
 
+#if __CUDA_ARCH__ >= 890
+LD_DEVICE u16 floats_to_e4m3(float first, float second) {
+    u16 result;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(result) : "f"(second), "f"(first));
+    return result;
+}
+#endif
+
 LD_DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
     u32 result;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _BITS = {"u4b8": 4, "u4": 4, "u8b128": 8, "e4m3": 8, "e2m1": 4}
+_ELEMENT = {"f16": 2, "bf16": 2, "s8": 1, "e4m3": 1}
 _SCALE_BYTES = {"channel": 0, "group": 2, "e8m0": 1, "s0e5m3": 1}
 
 
@@ -17,12 +18,13 @@ class Instance:
     """One kernel, as launchers take it.
 
     code         of the stored weights: u4b8, u4, u8b128, e4m3, e2m1
-    kind         what the tensor cores multiply: f16, bf16
+    kind         what the tensor cores multiply: f16, bf16, s8, e4m3
     scale        channel; several groups of `group` inputs, as 16-bit floats (group) or bytes (e8m0, s0e5m3)
     m, n, k      what a block makes of C, and how many inputs it takes at a time
     depth        warps that share these inputs
     stages       so many times k inputs stand in shared memory
     rows         `dense`, or `experts`: rows sorted by expert
+    result       type of C, and of 16-bit scales: f16 or bf16, by default the kind
     """
 
     code: str
@@ -35,12 +37,14 @@ class Instance:
     depth: int = 4
     stages: int = 4
     rows: str = "dense"
+    result: str = ""
 
     @property
     def name(self) -> str:
         scale = f"{self.scale}{self.group}" if self.scale == "group" else self.scale
         tail = "" if self.rows == "dense" else f"_{self.rows}"
-        return f"gemm_{self.code}_{self.kind}_{scale}_m{self.m}n{self.n}k{self.k}d{self.depth}{tail}"
+        kind = f"{self.kind}_{self.result}" if self.result else self.kind
+        return f"gemm_{self.code}_{kind}_{scale}_m{self.m}n{self.n}k{self.k}d{self.depth}{tail}"
 
     @property
     def threads(self) -> int:
@@ -51,7 +55,7 @@ class Instance:
         """Bytes of a block's shared memory: its stages, then in the same place sums of warps, then results."""
         groups = 0 if self.scale == "channel" else max(self.k // self.group, 1)
         zeros = self.n // 2 if self.code == "u4" else 0
-        stage = self.m * self.k * 2 + self.k * self.n * _BITS[self.code] // 8
+        stage = self.m * self.k * _ELEMENT[self.kind] + self.k * self.n * _BITS[self.code] // 8
         stage += groups * (self.n * _SCALE_BYTES[self.scale] + zeros)
         sums = self.depth // 2 * self.n * self.m * 4
         return max(self.stages * stage, sums, self.m * (self.n * 2 + 16))
@@ -60,11 +64,11 @@ class Instance:
     def source(self) -> str:
         facts = (
             f"Code::{self.code}, Operand::{self.kind}, Scale::{self.scale}, {self.group}, "
-            f"{self.m}, {self.n}, {self.k}, {self.depth}, {self.stages}"
+            f"{self.m}, {self.n}, {self.k}, {self.depth}, {self.stages}, Operand::{self.result or self.kind}"
         )
-        more, rows = (
-            (", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS") if self.rows == "experts" else ("", "Dense{rows}")
-        )
+        more, rows = "", "Dense{rows}"
+        if self.rows == "experts":
+            more, rows = ", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS"
         return (
             '#include "gemm/gemm.cuh"\n'
             "namespace ld {\n"

@@ -107,6 +107,7 @@ def multiply(
         grid,
         [
             address(rows),
+            0,  # 16-bit activations have no scales
             *(address(getattr(stored, field.name)) for field in fields(stored)),
             *map(address, (columns, out, partials, arrivals)),
             *(len(out), facts.n, facts.k, rows.stride(0), inputs.front, rows.shape[1], out.shape[1], splits),

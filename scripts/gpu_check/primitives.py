@@ -15,6 +15,8 @@ from layoutdsl.backends import kernel_sources
 from layoutdsl.backends.host import launch as host_launch
 
 SOURCE = (kernel_sources.folder() / "primitives_check.cu").read_text(encoding="utf-8")
+FROM_SM_89 = ("mma_e4m3", "floats_to_e4m3")
+
 NAMES = tuple(re.findall(r"^LD_KERNEL\(check_(\w+), 64\)", SOURCE, flags=re.M))
 
 BLOCKS, EACH = 64, 4096
@@ -43,7 +45,7 @@ def check(backend: str) -> Iterator[Row]:
 
 def held(name: str, backend: str) -> tuple[str, str]:
     """Result, and what was compared. Without a GPU the host is held against itself with threads in another order."""
-    if backend == "cuda" and name == "mma_e4m3" and torch.cuda.get_device_capability() < (8, 9):
+    if backend == "cuda" and name in FROM_SM_89 and torch.cuda.get_device_capability() < (8, 9):
         return ABSENT, "GPUs have it from sm_89 on"
     read = given(name)
     wanted = on_host(name, read, host_launch.Schedule())
@@ -83,6 +85,8 @@ def given(name: str) -> torch.Tensor:
         return torch.arange(1 << 16, dtype=torch.int32).view(torch.uint8)
     if name.startswith("float_to_"):
         return _near_codes(dice).view(torch.uint8)
+    if name == "floats_to_e4m3":
+        return _near_e4m3(dice).view(torch.uint8)
     if name in ("mma_f16", "mma_bf16", "mma_e4m3"):
         return _operands(name.removeprefix("mma_"), dice)
     if name in NEAR:
@@ -100,6 +104,18 @@ def _near_codes(dice: torch.Generator) -> torch.Tensor:
         halves + nudged,
         halves + (1 << 12) + nudged,
         (codes << 16) + (1 << 15) + nudged,
+    ]).to(torch.int32)
+
+
+def _near_e4m3(dice: torch.Generator) -> torch.Tensor:
+    """65536 floats, as int32: any bits, and the neighbours of e4m3 codes and of the middles between two."""
+    codes = torch.randint(256, (1 << 14,), generator=dice).to(torch.uint8).view(torch.float8_e4m3fn)
+    floats = codes.float().view(torch.int32).long()
+    nudged = torch.randint(-1, 2, floats.shape, generator=dice)
+    return torch.cat([
+        torch.randint(1 << 32, (1 << 15,), generator=dice),
+        floats + nudged,
+        floats + (1 << 19) + nudged,
     ]).to(torch.int32)
 
 
