@@ -57,7 +57,8 @@ class Matrix(NamedTuple):
 @dataclass
 class Job:
     """A format's tensors into a kernel's, for one rank. `stored` says how fused parts are stored on either side;
-    `slots`, the expert of each place for one; `sharded`, that the file holds this rank's slice alone."""
+    `slots`, the expert of each place for one; `sharded`, that the file holds this rank's slice alone; `only`, the
+    matrices that are converted, where not all are."""
 
     source: Format
     kernel: str
@@ -75,6 +76,7 @@ class Job:
     ep_rank: int = 0
     slots: tuple = ()
     sharded: bool = False
+    only: tuple = ()
 
     def __post_init__(self):
         self.dtype = self.dtype or self.source.dtype
@@ -104,6 +106,7 @@ class Job:
             experts=self.slots,
             sharded=self.sharded,
             padded=self.padded,
+            only=self.only,
         )
 
     # the module, in our own words -----------------------------------------------------------------------------------

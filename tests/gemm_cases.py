@@ -131,7 +131,9 @@ class Case:
     @cached_property
     def tensors(self) -> dict[str, torch.Tensor | list[torch.Tensor]]:
         """The checkpoint as plans take it."""
-        return conversions.given(self.plan, self.arrays)
+        only = self.job.only
+        read = {name: made for name, made in self.arrays.items() if not only or name.startswith(tuple(only))}
+        return conversions.given(self.plan, read)
 
     @cached_property
     def made(self) -> dict[str, torch.Tensor]:
@@ -150,13 +152,26 @@ class Case:
 
     def parts(self, name: str, at: int = 0) -> list[np.ndarray]:
         """float64 [n, k] of each part of this rank's slice; with act-order, inputs stand as the kernel takes them."""
-        matrix, expert = self.matrix(name), self.job.held[at]
         if f"{name}.input_global_scale" not in self.made:
-            return self.job.logical(self.arrays, matrix, expert, conversions._rounded(self.job))
-        widths = [len(part) for part in self.job.logical(self.arrays, matrix, expert, self.job.source.decode)]
+            return self._slice(name, at, conversions._rounded(self.job))
+        widths = [self.extent(name, "n", part).length for part in self.matrix(name).parts]
         k = self.extent(name, "k")
         read = self.read(name, at)[self.columns(name)][:, k.front : k.front + k.length]
         return np.split(read, np.cumsum(widths)[:-1])
+
+    def _slice(self, name: str, at: int, decode: Any) -> list[np.ndarray]:
+        """This rank's slice of each part of what a decoder makes of an expert's tensors."""
+        job, matrix, expert, k = self.job, self.matrix(name), self.job.held[at], self.extent(name, "k")
+        rows = slice(None)
+        if job.module in INNER and name == INNER[job.module][0] and job.source.act_order:
+            rows = job.order(self.arrays, job.matrices[1], expert)  # the second matrix takes its inputs in this order
+        own = job.order(self.arrays, matrix, expert)
+        columns = (np.arange(matrix.k) if own is None else own)[k.start : k.start + k.length]
+        found = []
+        for part, whole in zip(matrix.parts, job.values(self.arrays, matrix, expert, decode)):
+            n = self.extent(name, "n", part)
+            found.append(whole[rows][n.start : n.start + n.length][:, columns])
+        return found
 
     def weight(self, name: str = "linear", at: int = 0) -> np.ndarray:
         """float64 [n, k] of this rank's slice, the parts in the order of `columns`."""
@@ -167,8 +182,8 @@ class Case:
         matrix, n = self.matrix(name), len(self.columns(name))
         if not self.job.source.bias or (matrix.cut == "k" and self.job.rank):
             return np.zeros(n)
-        values = self.job.logical(self.arrays, matrix, self.job.held[at], conversions._bias(self.job.source))
-        return conversions.nearest(np.concatenate([part[:, 0] for part in values]), self.job.dtype)
+        values = [part[:, :1] for part in self._slice(name, at, conversions._bias(self.job.source))]
+        return conversions.nearest(np.concatenate(values)[:, 0] if n else np.zeros(0), self.job.dtype)
 
     def order(self, name: str = "linear", at: int = 0) -> np.ndarray | None:
         """Which of the caller's inputs, those of all ranks, the kernel's first, second ... of this rank is; None: they
@@ -289,7 +304,7 @@ def silu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return gate / (1 + np.exp(-gate)) * up
 
 
-def gelu_erf(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+def gelu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return 0.5 * gate * (1 + _ERF(gate * np.sqrt(0.5))) * up
 
 
@@ -297,7 +312,7 @@ def gelu_tanh(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
 
 
-def clamped_swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+def swiglu_oai(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """gpt-oss: both are clamped, gate from above alone."""
     gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
     return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
@@ -309,7 +324,7 @@ def relu2(up: np.ndarray) -> np.ndarray:
 
 _ERF = np.vectorize(erf, otypes=[np.float64])
 
-ACTIVATIONS = {one.__name__: one for one in (silu, gelu_erf, gelu_tanh, clamped_swiglu, relu2)}
+ACTIVATIONS = {one.__name__: one for one in (silu, gelu, gelu_tanh, swiglu_oai, relu2)}
 
 
 def activated(parts: list[Product], activation: str, dtype: str) -> Product:
@@ -321,7 +336,7 @@ def activated(parts: list[Product], activation: str, dtype: str) -> Product:
     else:
         gate, up = parts
         alone = np.abs(ACTIVATIONS[activation](gate.value, np.full_like(up.value, 1.0)))  # no less than its slope in up
-        beside = np.minimum(np.abs(up.value), 7) + 1 if activation == "clamped_swiglu" else np.abs(up.value)
+        beside = np.minimum(np.abs(up.value), 7) + 1 if activation == "swiglu_oai" else np.abs(up.value)
         off = SLOPE * gate.error * (beside + up.error) + alone * up.error
     return rounded(value, off + EVALUATED * np.abs(value), dtype)
 

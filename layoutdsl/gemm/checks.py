@@ -15,6 +15,9 @@ from layoutdsl.errors import LayoutError
 from layoutdsl.gemm.facts import Facts
 from layoutdsl.gemm.table import FAMILIES
 
+NAMED = {"n4b8": "u4b8", "n4": "u4"}
+"""Codes that differ from those of kernels only in how a kernel for FP8 activations reads them."""
+
 GROUPS = {
     ("u4b8", "float"): (0, 32, 64, 128),
     ("u4", "float"): (0, 32, 64, 128),
@@ -26,8 +29,18 @@ GROUPS = {
 }
 """(code, kind of its scales) -> groups along k that kernels read; 0: one group. What is not here has no kernel."""
 
+EIGHT = {
+    ("u4b8", "s8"): (0, 32, 64, 128),
+    ("u4", "s8"): (0, 32, 64, 128),
+    ("u8b128", "s8"): (0, 32, 64, 128),
+    ("n4b8", "e4m3"): (0, 32, 64, 128),
+    ("n4", "e4m3"): (0, 32, 64, 128),
+    ("e2m1", "e4m3"): (32,),
+}
+"""(code, 8-bit activations) -> the same."""
+
 KINDS = {"f16": "float16", "bf16": "bfloat16"}
-"""What kernels multiply, and the dtype that it is in."""
+"""16-bit activations, and the dtype that they are in."""
 
 BYTES = {"e8m0z": torch.float8_e8m0fnu, "s0e5m3": torch.float8_e4m3fn, "s0e5m3b": torch.float8_e4m3fn}
 """Scales of one byte, and the dtype that they are stored as."""
@@ -77,22 +90,7 @@ def scale_of(facts: Facts) -> tuple[str, int]:
 @cache
 def facts_fit(facts: Facts) -> None:
     """LayoutError where there is no kernel for such a matrix."""
-    of = "float" if facts.scale in ("float16", "bfloat16") else facts.scale.removesuffix("b")
-    groups = GROUPS.get((facts.code, of))
-    if groups is None:
-        raise _no_kernel(
-            f"weights of {facts.code} with scales of {facts.scale}",
-            f"kernels read {', '.join(dict.fromkeys(code for code, _ in GROUPS))}",
-        )
-    if facts.kind not in KINDS:
-        raise _no_kernel(f"activations of {facts.kind}", f"kernels multiply {', '.join(KINDS)}")
-    if KINDS[facts.kind] != facts.dtype or (of == "float" and facts.scale != facts.dtype):
-        raise _no_kernel(
-            f"{facts.kind} activations with scales of {facts.scale} and results of {facts.dtype}",
-            "all of them have one dtype",
-        )
-    if of == "e8m0z" and facts.kind != "bf16":
-        raise _no_kernel(f"powers of two as scales with {facts.kind} activations", "take bfloat16")
+    groups = _groups(facts)
     if facts.group not in groups:
         named = ", ".join(str(group) if group else "one for all inputs" for group in groups)
         raise _no_kernel(f"groups of {facts.group} inputs of {facts.code}", f"groups are {named}")
@@ -104,8 +102,35 @@ def facts_fit(facts: Facts) -> None:
     if min(facts.front, facts.valid) < 0 or facts.front >= facts.k or facts.front + facts.valid > facts.k:
         raise _no_kernel(f"{facts.valid} inputs behind {facts.front} of {facts.k}", "they stand among the stored ones")
     for one in facts.columns:
-        if one.step < 1 or one.length < 0 or one.start < 0 or one.start + one.step * (one.length - 1) >= facts.n:
+        if min(one.start, one.length) < 0 or one.start + one.length > facts.n:
             raise _no_kernel(f"outputs at {one} of {facts.n}", "they stand among the stored ones")
+
+
+def _groups(facts: Facts) -> tuple[int, ...]:
+    """Those that the matrix could have; LayoutError where no kernel is for its code, scales and activations."""
+    of = "float" if facts.scale in ("float16", "bfloat16") else facts.scale.removesuffix("b")
+    if facts.dtype not in KINDS.values():
+        raise _no_kernel(f"activations of {facts.dtype}", f"they are {' or '.join(KINDS.values())}")
+    if facts.kind in KINDS:
+        found = GROUPS.get((facts.code, of))
+        if KINDS[facts.kind] != facts.dtype or (of == "float" and facts.scale != facts.dtype):
+            raise _no_kernel(
+                f"{facts.kind} activations with scales of {facts.scale} and results of {facts.dtype}",
+                "all of them have one dtype",
+            )
+        if of == "e8m0z" and facts.kind != "bf16":
+            raise _no_kernel(f"powers of two as scales with {facts.kind} activations", "take bfloat16")
+    else:
+        scales = {"s8": "int16" if facts.groups > 1 else facts.dtype, "e4m3": facts.dtype}
+        wanted = "e8m0z" if facts.code == "e2m1" else scales.get(facts.kind)
+        found = EIGHT.get((facts.code, facts.kind)) if facts.scale == wanted else None
+    if found is None:
+        codes = dict.fromkeys(code for code, kind in (*GROUPS, *EIGHT) if (kind == facts.kind) == (facts.kind not in KINDS))
+        raise _no_kernel(
+            f"weights of {facts.code} with scales of {facts.scale} and {facts.kind} activations",
+            f"with {facts.kind} they are of {', '.join(codes) or 'none'}",
+        )
+    return found
 
 
 def _no_kernel(what: str, help: str) -> LayoutError:
@@ -190,8 +215,9 @@ def stored_fits(stored: Stored, facts: Facts, device: torch.device, experts: int
             raise _wrong(name, f"stands on {tensor.device}, x on {device}")
         if tensor.dtype != dtype:
             raise _wrong(name, f"is {_name(tensor.dtype)}, expected {_name(dtype)}")
-        if tensor.numel() != size * experts:
-            raise _wrong(name, f"has the shape {list(tensor.shape)}, expected {size * experts} elements")
+        copies = 1 if name == "global_scale" and facts.scale == "int16" else experts  # which all experts share
+        if tensor.numel() != size * copies:
+            raise _wrong(name, f"has the shape {list(tensor.shape)}, expected {size * copies} elements")
         if not tensor.is_contiguous() or tensor.data_ptr() % 16:
             raise _wrong(name, "is not contiguous, or does not begin at a multiple of 16 bytes")
     for name, _ in stored.items():
@@ -208,9 +234,9 @@ def _wanted(facts: Facts) -> dict[str, tuple[torch.dtype, int]]:
         "scale": (BYTES.get(facts.scale, dtype), cells),
         "bias": (dtype, facts.n),
     }
-    if facts.code == "u4":
+    if facts.code in ("u4", "n4"):
         found["zero_point"] = (torch.int32, cells * facts.bits // 32)
-    if facts.scale.startswith("s0e5m3"):
+    if facts.scale.startswith("s0e5m3") or facts.scale == "int16":
         found["global_scale"] = (torch.float32, 1)
     return found
 

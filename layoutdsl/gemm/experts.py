@@ -1,21 +1,22 @@
 """A mixture of experts on quantized weights, built from a plan.
 
     plan = compile_plan("mxfp4", "marlin_mxfp4_a16", "moe_gated", {"e": 32, "i": 2880, "h": 2880}, ep=2, ep_rank=1)
-    experts = MarlinMoE(plan, activation="clamped_swiglu").load_checkpoint(tensors).cuda()
+    experts = MarlinMoE(plan, activation="swiglu_oai").load_checkpoint(tensors).cuda()
     y = experts(x, ids, router)
 """
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
-from layoutdsl.errors import LayoutError
+from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.gemm import checks, ops
 from layoutdsl.gemm.activate import Activate, Function
 from layoutdsl.gemm.align import Align
 from layoutdsl.gemm.holder import ROLES, Collective, Holder, refuse_gradient, refuse_input
 from layoutdsl.gemm.matrix import Matrix, matrices
-from layoutdsl.gemm.mixture import parts_of
 from layoutdsl.plan import Plan
 
 
@@ -27,7 +28,7 @@ class MarlinMoE(Holder):
     expert-parallel ones: done where `all_reduce` is given, else by the caller.
 
     plan         to a kernel spec that our GEMMs read, of a module with experts and two matrices (moe_gated, moe_plain)
-    activation   silu, gelu_tanh, gelu_erf, relu2, clamped_swiglu (gpt-oss: alpha and limit are its own)
+    activation   silu, gelu (by erf), gelu_tanh, relu2, swiglu_oai (gpt-oss': alpha and limit are its own)
     device       where the buffers are made; zeros until they are loaded
     all_reduce   this rank's output -> the sum over all ranks; called where the plan has others
 
@@ -49,7 +50,8 @@ class MarlinMoE(Holder):
     ):
         """Raises LayoutError where no kernel is for the plan's matrices, or the activation is not for its parts."""
         first, second = _both(plan, specs)
-        Activate(activation, parts_of(first.facts), first.facts.dtype, alpha, limit)
+        _known(activation)
+        Activate(activation, first.parts, first.facts.dtype, alpha, limit)
         Align(first.experts)
         super().__init__(plan, "", device)
         self.first, self.second, self.activation = first, second, activation
@@ -72,7 +74,7 @@ class MarlinMoE(Holder):
         rows = x.reshape(-1, self.inputs)
         y = ops.moe(
             rows, ids, router, self.expert_map, order, first, second, *self._facts, self.first.experts,
-            self.activation, self._alpha, self._limit,
+            self.activation, self.first.parts, self._alpha, self._limit,
         ).reshape(*x.shape[:-1], self.outputs)  # fmt: skip
         return y if self._reduce is None else self._reduce(y)
 
@@ -87,8 +89,19 @@ class MarlinMoE(Holder):
         return "\n".join(lines)
 
 
+def _known(activation: str) -> None:
+    names = get_args(Function)
+    if activation not in names:
+        raise LayoutError(
+            f"there is no activation `{activation}`",
+            code="LP361",
+            name="no-such-activation",
+            help=did_you_mean(activation, names) or f"activations: {', '.join(names)}",
+        )
+
+
 def _both(plan: Plan, specs: tuple[str, ...]) -> tuple[Matrix, Matrix]:
-    names = matrices(plan)
+    names = matrices(plan, specs)
     if len(names) != 2 or not plan.experts[0]:
         what = f"the matrices {', '.join(names)}" if plan.experts[0] else "no experts"
         raise LayoutError(

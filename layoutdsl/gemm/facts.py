@@ -1,6 +1,6 @@
 """What a launch has to know of a matrix, as a value and as the text that custom ops carry.
 
-    >>> Facts.of("u4b8 float16 f16 float16 group=64 n=256 k=384 front=0 valid=380 columns=0:1:100,128:1:100")
+    >>> Facts.of("u4b8 float16 f16 float16 group=64 n=256 k=384 front=0 valid=380 columns=0:100,128:100")
     Facts(code='u4b8', scale='float16', kind='f16', dtype='float16', group=64, n=256, k=384, ...)
 """
 
@@ -17,11 +17,9 @@ LEAST = {"e4m3": 89}
 
 @dataclass(frozen=True)
 class Stretch:
-    """Neighbours among the caller's outputs: `length` of them, the first at the stored output `start`, each next one
-    `step` further on."""
+    """Stored outputs that the caller gets: `length` of them, from `start` on."""
 
     start: int
-    step: int
     length: int
 
 
@@ -64,7 +62,7 @@ class Facts:
 
     def __str__(self) -> str:
         numbers = " ".join(f"{name}={getattr(self, name)}" for name in ("group", "n", "k", "front", "valid"))
-        columns = ",".join(f"{one.start}:{one.step}:{one.length}" for one in self.columns)
+        columns = ",".join(f"{one.start}:{one.length}" for one in self.columns)
         return f"{self.code} {self.scale} {self.kind} {self.dtype} {numbers} columns={columns}"
 
     @property
@@ -90,7 +88,7 @@ class Facts:
         """For each stored output, which of the caller's it is; -1: none."""
         found, at = [-1] * self.n, 0
         for one in self.columns:
-            found[one.start : one.start + one.step * one.length : one.step] = range(at, at + one.length)
+            found[one.start : one.start + one.length] = range(at, at + one.length)
             at += up(one.length, self.align)
         return found
 

@@ -1,7 +1,7 @@
 """Kernels of `kernels/gemm`: each is one template, instantiated for the facts that it is compiled for.
 
->>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
-'gemm_u4b8_f16_group128_m16n128k64d4'
+    >>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
+    'gemm_u4b8_f16_group128_m16n128k64d4'
 """
 
 from __future__ import annotations

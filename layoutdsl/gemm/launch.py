@@ -22,18 +22,51 @@ from layoutdsl.gemm import checks, table
 from layoutdsl.gemm.checks import Stored, scale_of
 from layoutdsl.gemm.facts import Facts, up
 from layoutdsl.gemm.instance import Instance
+from layoutdsl.gemm.quantize import quantizer
 from layoutdsl.gemm.table import Tile
 
 CHUNK = 8
 """Elements of 16 bits that a kernel reads at once."""
 
+RESULTS = {"float16": "f16", "bfloat16": "bf16"}
+
+EIGHT = {"s8": torch.int8, "e4m3": torch.float8_e4m3fn}
+"""Activations that rows are quantized to before they are multiplied, each row with a scale of its own."""
+
 HOST_MULTIPROCESSORS = 4
 """What the host runner counts as: few, so that its grids stay small, but enough to split k where k is long."""
+
 
 class Launcher(Protocol):
     def launch(self, kernel: Any, grid: int, arguments: list[int]) -> None: ...
     def reads(self, name: str, tensor: torch.Tensor) -> None: ...
     def writes(self, name: str, tensor: torch.Tensor) -> None: ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Rows of activations as kernels read them, behind `front` stored inputs; `scales` of 8-bit ones, float32 [rows]."""
+
+    rows: torch.Tensor
+    front: int
+    scales: torch.Tensor | None = None
+
+    @staticmethod
+    def of(launcher: Launcher, x: torch.Tensor, facts: Facts) -> Inputs:
+        """x itself, a copy that kernels can read, or x in 8 bits, with zeros for the padded inputs."""
+        if facts.kind not in EIGHT:
+            return Inputs(*readable(x, facts.front))
+        # The kernel that quantizes reads whole chunks.
+        rows, front = readable(torch.nn.functional.pad(x, (0, -x.shape[1] % CHUNK)), facts.front)
+        dtype = EIGHT[facts.kind]
+        codes = torch.empty((len(x), facts.k), dtype=dtype, device=x.device)
+        scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
+        reach(launcher, {"x": spanned(rows)}, {"codes": codes, "scales": scales})
+        kernel = quantizer(facts.dtype, str(dtype).removeprefix("torch."), facts.k)
+        places = (codes.data_ptr(), scales.data_ptr(), rows.data_ptr())
+        stride = rows.stride(0) * rows.element_size()
+        launcher.launch(kernel, len(x), kernel.arguments(*places, stride=stride, front=front, valid=rows.shape[1]))
+        return Inputs(codes, 0, scales)
 
 
 def gemm(
@@ -54,24 +87,17 @@ def gemm(
     out = torch.empty((len(x), facts.outputs), dtype=x.dtype, device=x.device)
     if not out.numel():
         return out
-    rows, front = readable(x, facts.front)
+    launcher = launcher or launcher_of(x.device)
+    inputs = Inputs.of(launcher, x, facts)
     choice = table.choose(
         facts.code, facts.kind, rows=len(x), n=facts.n, k=facts.k,
         multiprocessors=multiprocessors or multiprocessors_of(x.device),
     )  # fmt: skip
     multiply(
-        launcher or launcher_of(x.device), instance(facts, choice.tile), Inputs(rows, front), stored, facts, out,
+        launcher, instance(facts, choice.tile), inputs, stored, facts, out,
         tiles=-(-len(x) // choice.tile.m), splits=choice.splits,
     )  # fmt: skip
     return out
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Rows of activations as kernels read them (`readable`), behind `front` stored inputs."""
-
-    rows: torch.Tensor
-    front: int
 
 
 def multiply(
@@ -97,17 +123,16 @@ def multiply(
         partials = torch.empty(grid * kernel.m * kernel.n, dtype=torch.float32, device=out.device)
         arrivals = torch.zeros(tiles * across, dtype=torch.int32, device=out.device)
     columns, beside = columns_of(facts, out.device), beside or {}
-    reach(
-        launcher,
-        {"x": spanned(rows), "columns": columns, **dict(stored.items()), **beside},
-        {"y": out, "partials": partials, "arrivals": arrivals},
-    )
+    reads = {"x": spanned(rows), "columns": columns, **dict(stored.items()), **beside}
+    if inputs.scales is not None:
+        reads["scales of x"] = inputs.scales
+    reach(launcher, reads, {"y": out, "partials": partials, "arrivals": arrivals})
     launcher.launch(
         kernel,
         grid,
         [
             address(rows),
-            0,  # 16-bit activations have no scales
+            address(inputs.scales),
             *(address(getattr(stored, field.name)) for field in fields(stored)),
             *map(address, (columns, out, partials, arrivals)),
             *(len(out), facts.n, facts.k, rows.stride(0), inputs.front, rows.shape[1], out.shape[1], splits),
@@ -148,7 +173,7 @@ def readable(x: torch.Tensor, front: int) -> tuple[torch.Tensor, int]:
     within, width = front % CHUNK, front % CHUNK + x.shape[1]
     copy = x.new_zeros((len(x), max(CHUNK, up(width, CHUNK))))
     copy[:, within:width] = x
-    return copy[:, : max(width, 1)], front - within
+    return copy, front - within
 
 
 _COLUMNS: dict[tuple[Facts, torch.device], torch.Tensor] = {}
@@ -174,7 +199,10 @@ def columns_of(facts: Facts, device: torch.device) -> torch.Tensor:
 def instance(facts: Facts, tile: Tile, rows: str = "dense") -> Instance:
     """The kernel for a matrix and a tile."""
     scale, group = scale_of(facts)
-    return Instance(facts.code, facts.kind, scale, group, tile.m, tile.n, tile.k, tile.depth, tile.stages, rows=rows)
+    code, result = checks.NAMED.get(facts.code, facts.code), RESULTS[facts.dtype] if facts.kind in EIGHT else ""
+    return Instance(
+        code, facts.kind, scale, group, tile.m, tile.n, tile.k, tile.depth, tile.stages, rows=rows, result=result
+    )
 
 
 # --- where it runs ----------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class MarlinLinear(Holder):
 
 
 def _only(plan: Plan, specs: tuple[str, ...]) -> Matrix:
-    names = matrices(plan)
+    names = matrices(plan, specs)
     if len(names) != 1 or plan.experts[0]:
         what = f"{plan.experts[0]} experts" if plan.experts[0] else f"the matrices {', '.join(names)}"
         raise LayoutError(

@@ -41,7 +41,7 @@ class Matrix:
     """One matrix of a rank.
 
     inputs    columns of the caller's x, of which the first `facts.valid` are multiplied
-    parts     of its outputs, as the module names them
+    parts     how its outputs stand: `plain` (one part), `split` (one after the other), `alternating` (by turns)
     experts   how many of them this rank has; 0 where there are none
     tensors   role -> tensor, of those that a GEMM reads
     """
@@ -49,7 +49,7 @@ class Matrix:
     name: str
     facts: Facts
     inputs: int
-    parts: tuple[str, ...]
+    parts: str
     experts: int
     tensors: tuple[tuple[str, TensorInfo], ...]
     duties: tuple[Duty, ...]
@@ -91,7 +91,7 @@ class Matrix:
             name=name,
             facts=facts,
             inputs=k.size if gathers else k.length + _lacks(duties, k),
-            parts=tuple(one.part for one in n if one.part != "*"),
+            parts=_arrangement(plan, n),
             experts=tensors["codes"].experts,
             tensors=tuple(tensors.items()),
             duties=duties,
@@ -115,8 +115,9 @@ class Matrix:
         return any(duty.kind == kind for duty in self.duties)
 
 
-def matrices(plan: Plan) -> tuple[str, ...]:
-    """The names of a plan's matrices."""
+def matrices(plan: Plan, specs: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The names of a plan's matrices; LayoutError where no GEMM reads them."""
+    _activations(plan, specs)
     return tuple(name for name, _ in plan.groups)
 
 
@@ -139,19 +140,25 @@ def _axis(plan: Plan, name: str, role: str) -> list[Extent]:
     return [extent for extent in plan.extents if (extent.matrix, extent.role) == (name, role)]
 
 
+def _arrangement(plan: Plan, n: list[Extent]) -> str:
+    if sum(extent.part != "*" for extent in n) == 1:
+        return "plain"
+    return "alternating" if params_of(plan.target).get("parts") == "alternating" else "split"
+
+
 def _lacks(duties: tuple[Duty, ...], extent: Extent) -> int:
     """Elements beyond this rank's own that the caller has all the same: those of heads that other ranks hold."""
     return next((duty.rest for duty in duties if (duty.kind, duty.axis) == ("lacks", extent.axis)), 0)
 
 
 def _stretches(plan: Plan, n: list[Extent], lacks: int) -> Iterator[Stretch]:
-    """The caller's outputs, in their order."""
+    """The caller's outputs, in the order in which they are stored."""
     parts = [extent for extent in n if extent.part != "*"]
-    if len(parts) > 1 and params_of(plan.target).get("parts") == "alternating":
-        yield from (Stretch(at, len(parts), part.length) for at, part in enumerate(parts))
+    if _arrangement(plan, n) == "alternating":
+        yield Stretch(0, sum(part.length for part in parts))
         return
     start, whole = 0, len(parts) < len(n)
     for part in parts:
         # Parts that are padded together, at the end of the last, are as wide as on the widest rank.
-        yield Stretch(start, 1, part.padded if whole else part.length + lacks)
+        yield Stretch(start, part.padded if whole else part.length + lacks)
         start += part.padded

@@ -1,6 +1,6 @@
 """A mixture of experts as launches: pairs of a token and an expert aligned, gate-up, activation, down, summed by token.
 
-    y = mixture(x, ids, router, Experts(8, w13, w2), w13_facts, w2_facts, Activation("silu"))
+    y = mixture(x, ids, router, Experts(8, w13, w2), w13_facts, w2_facts, Activation("silu", "split"))
 
 Nothing is read back, each product is one launch, and experts that no token chose cost nothing.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from layoutdsl.gemm import checks, table
 from layoutdsl.gemm.activate import Activate, Combine, Function, Parts
 from layoutdsl.gemm.align import Align
 from layoutdsl.gemm.checks import Stored
-from layoutdsl.gemm.facts import Facts, Stretch, up
+from layoutdsl.gemm.facts import Facts, up
 from layoutdsl.gemm.launch import (
     CHUNK,
     Inputs,
@@ -36,10 +35,12 @@ from layoutdsl.gemm.launch import (
 
 @dataclass(frozen=True)
 class Activation:
-    """What stands between the two products: `function` of gate and up, or of up alone; see gemm.activate. alpha, limit:
-    of the clamped swiglu."""
+    """What stands between the two products: `function` of gate and up, or of up alone, whose outputs stand one after
+    the other (split), by turns (alternating) or alone (plain); see gemm.activate. alpha, limit: of swiglu_oai.
+    """
 
     function: Function
+    parts: Parts
     alpha: float = 1.702
     limit: float = 7.0
 
@@ -73,7 +74,7 @@ def mixture(
     x [tokens, inputs] 16-bit floats; ids [tokens, top_k] int32 or int64, and what is none of the experts' counts as
     another rank's; router [tokens, top_k] float32. A token without an expert here is zeros.
     """
-    _all_fit(x, ids, router, experts, first, second)
+    _all_fit(x, ids, router, experts, first, second, activation.parts)
     tokens, top_k = ids.shape
     y = torch.empty((tokens, second.outputs), dtype=x.dtype, device=x.device)
     if not y.numel() or not top_k:
@@ -81,7 +82,7 @@ def mixture(
     launcher = launcher or launcher_of(x.device)
     processors = multiprocessors or multiprocessors_of(x.device)
     pairs = _Pairs.aligned(launcher, ids, experts, _choice(first, ids.numel(), experts.count, processors).tile.m)
-    function = Activate(activation.function, parts_of(first), first.dtype, activation.alpha, activation.limit)
+    function = Activate(activation.function, activation.parts, first.dtype, activation.alpha, activation.limit)
 
     def product(a: Inputs, stored: Stored, facts: Facts, per_row: int, by: torch.Tensor | None) -> torch.Tensor:
         choice = _choice(facts, ids.numel(), experts.count, processors)
@@ -94,7 +95,7 @@ def mixture(
         )  # fmt: skip
         return out
 
-    inner = _inner(first)
+    inner = replace(first, align=CHUNK)  # where the activation reads the second part
     if experts.order is None:
         made = product(Inputs(*readable(x, first.front)), experts.first, inner, top_k, None)
     else:
@@ -104,7 +105,7 @@ def mixture(
         launcher, {"made": made, "local": pairs.local}, {"hidden": hidden},
         function(
             of=made.data_ptr(), stride=made.shape[1], rows=len(made), to=hidden.data_ptr(), width=second.k,
-            valid=second.valid, front=second.front, up=up(second.valid, CHUNK) if len(inner.columns) > 1 else 0,
+            valid=second.valid, front=second.front, up=up(second.valid, CHUNK) if activation.parts == "split" else 0,
             local=pairs.local.data_ptr(),
         ),
     )  # fmt: skip
@@ -186,27 +187,17 @@ def _choice(facts: Facts, pairs: int, experts: int, multiprocessors: int) -> tab
     )  # fmt: skip
 
 
-def parts_of(first: Facts) -> Parts:
-    """How the outputs of the first product stand."""
-    if len(first.columns) == 1:
-        return "plain"
-    return "alternating" if first.columns[0].step > 1 else "split"
-
-
-@cache
-def _inner(first: Facts) -> Facts:
-    """The outputs of the first product as the activation reads them: parts that stand by turns stay so, others begin at
-    multiples of 8."""
-    if parts_of(first) == "alternating":
-        return replace(first, columns=(Stretch(0, 1, sum(one.length for one in first.columns)),))
-    return replace(first, align=CHUNK)
-
-
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
 def _all_fit(
-    x: torch.Tensor, ids: torch.Tensor, router: torch.Tensor, experts: Experts, first: Facts, second: Facts
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    router: torch.Tensor,
+    experts: Experts,
+    first: Facts,
+    second: Facts,
+    parts: Parts,
 ) -> None:
     checks.device_fits(x.device, first.kind)
     for facts in (first, second):
@@ -214,7 +205,7 @@ def _all_fit(
     checks.x_fits(x, first)
     for facts, stored in ((first, experts.first), (second, experts.second)):
         checks.stored_fits(stored, facts, x.device, experts.count)
-    for wrong in _wrong(x, ids, router, experts, first, second):
+    for wrong in (*_routing(x, ids, router, experts, first), *_matrices(first, second, parts)):
         raise LayoutError(
             wrong,
             code="LP356",
@@ -223,8 +214,8 @@ def _all_fit(
         )
 
 
-def _wrong(
-    x: torch.Tensor, ids: torch.Tensor, router: torch.Tensor, experts: Experts, first: Facts, second: Facts
+def _routing(
+    x: torch.Tensor, ids: torch.Tensor, router: torch.Tensor, experts: Experts, first: Facts
 ) -> Iterator[str]:
     if ids.dtype not in (torch.int32, torch.int64):
         yield f"ids of experts are {ids.dtype}, expected int32 or int64"
@@ -240,8 +231,12 @@ def _wrong(
             yield f"{name} is {tensor.dtype}, expected a contiguous int32 tensor"
     if experts.order is not None and experts.order.shape != (experts.count, first.valid):
         yield f"order has the shape {list(experts.order.shape)}, expected [{experts.count}, {first.valid}]"
+
+
+def _matrices(first: Facts, second: Facts, parts: Parts) -> Iterator[str]:
     if (first.dtype, first.kind) != (second.dtype, second.kind):
         yield f"one matrix takes {first.kind}, the other {second.kind}"
-    widths = {one.length for one in first.columns}
-    if len(first.columns) not in (1, 2) or widths != {second.valid}:
-        yield f"the first matrix has outputs of {sorted(widths)}, the second takes {second.valid} inputs"
+    lengths = [one.length for one in first.columns]
+    each = {"plain": 1, "split": 1, "alternating": 2}[parts] * second.valid
+    if lengths != [each] * (2 if parts == "split" else 1):
+        yield f"the first matrix has outputs of {lengths}, {parts}, the second takes {second.valid} inputs"

@@ -54,7 +54,7 @@ def _gemm_shape(
 torch.library.define(
     "layoutdsl::moe",
     "(Tensor x, Tensor ids, Tensor router, Tensor? expert_map, Tensor? order, Tensor?[] first, Tensor?[] second, "
-    "str first_facts, str second_facts, int experts, str activation, float alpha, float limit) -> Tensor",
+    "str first_facts, str second_facts, int experts, str activation, str parts, float alpha, float limit) -> Tensor",
     tags=_TAGS,
 )
 
@@ -72,11 +72,12 @@ def _moe(
     second_facts: str,
     experts: int,
     activation: str,
+    parts: str,
     alpha: float,
     limit: float,
 ) -> torch.Tensor:
     held = Experts(experts, Stored(*first), Stored(*second), expert_map, order)  # pyright: ignore[reportArgumentType]
-    between = Activation(activation, alpha, limit)  # pyright: ignore[reportArgumentType]
+    between = Activation(activation, parts, alpha, limit)  # pyright: ignore[reportArgumentType]
     return mixture(x, ids, router, held, Facts.of(first_facts), Facts.of(second_facts), between)
 
 
@@ -93,6 +94,7 @@ def _moe_shape(
     second_facts: str,
     experts: int,
     activation: str,
+    parts: str,
     alpha: float,
     limit: float,
 ) -> torch.Tensor:
