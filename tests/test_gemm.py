@@ -100,6 +100,7 @@ def multiplied(
         arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]
     for _ in range(2):  # the second finds the counters of the first
         launcher.launch(of, tiles[0] * tiles[1] * splits, arguments)
+    assert splits == 1 or not made["arrivals"].any()
     return made["c"]
 
 
@@ -166,10 +167,21 @@ def test_splits(splits):
     x = case.x(17)
     of = instance(case, m=16, n=64, k=128, depth=4)
     seen = []
-    for schedule in (Schedule(), Schedule("reverse", "late", 3), Schedule("random", "mixed", 4, 1)):
+    beside = {"resident": 4 * splits}  # all blocks of a tile
+    schedules = [Schedule(), Schedule("reverse", "late", **beside), Schedule("random", "mixed", seed=1, **beside)]
+    for schedule in (*schedules, *(Schedule("ahead", seed=seed, **beside) for seed in range(3))):
         seen.append(multiplied(case, of, x, splits=splits, launcher=Launcher(schedule)))
         case.product(x).check(seen[-1])
     assert all(torch.equal(one, seen[0]) for one in seen)
+
+
+def test_splits_are_added_in_order():
+    """Whoever comes last: the same bits of so many results that some would be rounded to another one."""
+    case = draw("u4b8", "float16", "linear", {"n": 64, "k": 640}, group=128)
+    x, of = case.x(128), instance(case, m=64, n=64, k=128, depth=1, stages=2)
+    schedules = Schedule(), Schedule("reverse", resident=10), Schedule("random", resident=10, seed=1)
+    first, *others = (multiplied(case, of, x, splits=5, launcher=Launcher(schedule)) for schedule in schedules)
+    assert all(torch.equal(other, first) for other in others)
 
 
 @pytest.mark.parametrize("name, group", [("u4b8", 128), ("u8b128", 64), ("nvfp4", None)])
@@ -180,6 +192,15 @@ def test_every_schedule(name, group):
     case.product(x).check(first)
     for schedule in schedules(resident=2, seeds=2):
         assert torch.equal(multiplied(case, of, x, launcher=Launcher(schedule)), first), schedule
+
+
+@pytest.mark.parametrize("k", [64, 192, 320, 384, 448])
+def test_stages(k):
+    """Fewer inputs than stages take, and more; the last ones stand in each of the stages."""
+    case = draw("u4b8", "float16", "linear", {"n": 128, "k": k}, group=64)
+    x, of = case.x(16), instance(case, n=128, k=64, depth=4)
+    for schedule in (Schedule(), Schedule("reverse", "late"), Schedule("random", "mixed", 1, 1), Schedule("ahead")):
+        case.product(x).check(multiplied(case, of, x, launcher=Launcher(schedule)))
 
 
 @pytest.mark.parametrize("splits", [1, 2])

@@ -87,8 +87,8 @@ def test_a_check_that_breaks_fails(script, monkeypatch):
     assert row.result == "failed" and "invalid choice: 'nothing'" in row.said
 
 
-def test_every_check_is_a_module_and_all_end_in_four_minutes(script):
-    assert sum(script.LIMITS.values()) < 235
+def test_every_check_is_a_module_and_all_end_in_six_minutes(script):
+    assert sum(script.LIMITS.values()) < 355
     for name in script.LIMITS:
         assert "def check(backend: str) -> Iterator[Row]:" in (SCRIPT / f"{name}.py").read_text()
 
@@ -186,7 +186,7 @@ SUMMARY = "========= ERROR SUMMARY: 0 errors\n"
 @pytest.mark.parametrize(
     ("status", "said", "result"),
     [
-        (0, f"========= COMPUTE-SANITIZER\nthe conversions are done\n{SUMMARY}", ("passed", "ERROR SUMMARY: 0 errors")),
+        (0, f"========= COMPUTE-SANITIZER\nall is done\n{SUMMARY}", ("passed", "ERROR SUMMARY: 0 errors")),
         (
             9,
             "========= COMPUTE-SANITIZER\n========= Invalid __global__ write of size 16\n=========     at k+0x10\n",

@@ -11,18 +11,24 @@ that failed run without a fault. Exit status 1 where a fault is not caught, or a
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 
+import pytest
 from faults import ROOT, Fault, listed
+
+sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
+
+import gemm_cases  # noqa: F401  imports what takes long
+
+from layoutdsl.backends import kernel_sources
 
 PAGE = ROOT / "docs" / "gemm-faults.md"
 
@@ -71,12 +77,14 @@ def main() -> int:
         if (fault.sample or not args.sample) and (not args.words or any(word in fault.name for word in args.words))
     ]
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(args.jobs) as pool:
+        os.environ["XDG_CACHE_HOME"] = cache
         outcomes = []
-        for outcome in pool.map(partial(planted, cache=Path(cache)), chosen):
+        for outcome in pool.map(planted, chosen):
             outcomes.append(outcome)
-            print(f"{'caught' if outcome.test else 'MISSED'}  {outcome.fault.name}: {outcome.test} {outcome.said}", flush=True)
+            found = "caught" if outcome.test else "MISSED"
+            print(found, outcome.fault.name, outcome.test, outcome.said, sep="  ", flush=True)
         missed = [outcome for outcome in outcomes if not outcome.test]
-        wrong = without_fault(sorted({outcome.test for outcome in outcomes if outcome.test}), Path(cache))
+        wrong = without_fault(sorted({outcome.test for outcome in outcomes if outcome.test}))
     print(f"{len(outcomes) - len(missed)} of {len(outcomes)} caught" + (f"; without a fault: {wrong}" if wrong else ""))
     if missed or wrong:
         return 1
@@ -85,52 +93,73 @@ def main() -> int:
     return 0
 
 
-def planted(fault: Fault, cache: Path) -> Outcome:
+def planted(fault: Fault) -> Outcome:
     """Run a fault's tests on kernels that have it."""
-    failed, said = first_failure([f"tests/{test}" for test in fault.tests], fault.texts(), cache, only=fault.only)
+    failed, said = first_failure(fault.tests, fault.texts(), fault.only)
     return Outcome(fault, failed, said)
 
 
-def without_fault(tests: Sequence[str], cache: Path) -> str:
+def without_fault(tests: Sequence[str]) -> str:
     """What these tests say of the kernels as they are; empty where all pass."""
-    failed, said = first_failure([f"tests/{test}" for test in tests], {}, cache)
-    return f"{failed}: {said}" if failed or said != PASSED else ""
+    failed, said = first_failure(tests, {})
+    return "" if said == PASSED else f"{failed}: {said}"
 
 
 PASSED = "all tests pass"
 
 
-def first_failure(tests: Sequence[str], texts: Mapping[str, str], cache: Path, only: str = "") -> tuple[str, str]:
+def first_failure(tests: Sequence[str], texts: Mapping[str, str], only: str = "") -> tuple[str, str]:
     """The first of these tests that fails because of what a kernel does, if any, and what it says."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / "changed.json").write_text(json.dumps(texts), encoding="utf-8")
-        paths = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-        env = {
-            **os.environ, "PLANTED": place, "XDG_CACHE_HOME": str(cache),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "planting", "-p", "no:cacheprovider", *tests]
-        command += ["-k", only] if only else []
-        try:
-            done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=SECONDS)
-        except subprocess.TimeoutExpired:
+    fork = get_context("fork")  # torch is imported once
+    ours, theirs = fork.Pipe(duplex=False)
+    child = fork.Process(target=run_tests, args=(theirs, tests, texts, only))
+    child.start()
+    theirs.close()
+    try:
+        if not ours.poll(SECONDS):
             return "", f"not done after {SECONDS} s"
-        if done.returncode == 0:
-            return "", PASSED
-        if not (folder / "found.json").is_file():
-            lines = (done.stdout + done.stderr).strip().splitlines()
-            return "", f"pytest ended with {done.returncode}: {lines[-1] if lines else ''}"
-        found = json.loads((folder / "found.json").read_text(encoding="utf-8"))
-    if found["when"] != "call" or "LP301" in found["said"]:
-        return "", found["said"]
-    return found["test"], meaning(found["said"])
+        return ours.recv()
+    except EOFError:
+        return "", "the tests ended the process"
+    finally:
+        child.kill()
+        child.join()
+
+
+def run_tests(to: Connection, tests: Sequence[str], texts: Mapping[str, str], only: str) -> None:
+    """In a process of its own: from here on it has the changed kernels."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(null, stream)
+    read, first = kernel_sources._read, First()
+    kernel_sources._read = lambda name: texts[name] if name in texts else read(name)
+    named = [f"{ROOT / 'tests'}/{test}" for test in tests]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={ROOT}", "-k", only]
+    ended = pytest.main([*named, *options], plugins=[first])
+    if ended == pytest.ExitCode.OK:
+        to.send(("", PASSED))
+    elif ended != pytest.ExitCode.TESTS_FAILED or first.when != "call" or "LP301" in first.said:
+        to.send(("", first.said or f"pytest ended with {ended.name}"))
+    else:
+        to.send((first.test, meaning(first.said)))
+
+
+class First:
+    """Of a run of tests, the first to fail."""
+
+    test = said = when = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.when:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self.said = crash.message if crash else str(report.longrepr)
+            self.test, self.when = report.nodeid.removeprefix("tests/"), report.when
 
 
 def meaning(said: str) -> str:
     """What a failed test says, in few words."""
     for code, words in REFUSALS.items():
-        if f"[{code}]" in said:
+        if f"LayoutError: {code} " in said:
             return f"{words} ({code})"
     if "are wrong, the worst at" in said:
         return "results that differ from float64 products"
