@@ -98,7 +98,10 @@ def multiplied(
     arguments += [rows, n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
     if routed:
         arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]
-    for _ in range(2):  # the second finds the counters of the first
+    for _ in range(2):  # the second finds the counters of the first, and nothing else
+        made["c"].fill_(-1)
+        if splits > 1:
+            made["partials"].fill_(float("nan"))
         launcher.launch(of, tiles[0] * tiles[1] * splits, arguments)
     assert splits == 1 or not made["arrivals"].any()
     return made["c"]
@@ -144,7 +147,7 @@ def test_codes(name, dtype, group):
 
 
 ODD = {
-    "after": ({"n": 200, "k": 344}, {"group": 128}),
+    "after": ({"n": 203, "k": 344}, {"group": 128}),  # rows of the result at odd places
     "before": ({"n": 72, "k": 384}, {"group": 64, "split": "k", "tp": 4, "rank": 1}),  # the rank begins within a group
 }
 
@@ -165,11 +168,10 @@ def test_padding(where, tile):
 def test_splits(splits):
     case = draw("u4b8", "bfloat16", "linear", {"n": 128, "k": 640}, group=128, params={"bias": True})
     x = case.x(17)
-    of = instance(case, m=16, n=64, k=128, depth=4)
+    of = instance(case, m=16, n=128, k=128, depth=2)
     seen = []
-    beside = {"resident": 4 * splits}  # all blocks of a tile
-    schedules = [Schedule(), Schedule("reverse", "late", **beside), Schedule("random", "mixed", seed=1, **beside)]
-    for schedule in (*schedules, *(Schedule("ahead", seed=seed, **beside) for seed in range(3))):
+    together = [Schedule(order, resident=2 * splits, seed=seed) for order in ("random", "ahead") for seed in range(3)]
+    for schedule in (Schedule(), Schedule("reverse", "late"), *together):
         seen.append(multiplied(case, of, x, splits=splits, launcher=Launcher(schedule)))
         case.product(x).check(seen[-1])
     assert all(torch.equal(one, seen[0]) for one in seen)
