@@ -15,6 +15,8 @@
 #define LD_ONLY_SITE
 // Before a loop of constant length: each turn becomes code of its own, so that arrays it indexes stay in registers.
 #define LD_UNROLL _Pragma("unroll")
+// Before a loop that stays one: it runs once in a while, or its turns side by side would take too many registers.
+#define LD_NO_UNROLL _Pragma("unroll 1")
 #else
 #include "host/site.h"
 #define LD_DEVICE inline
@@ -22,6 +24,7 @@
 #define LD_ONLY_SITE ::ld::Site site = {__builtin_FILE(), __builtin_LINE()}
 #define LD_SITE , LD_ONLY_SITE
 #define LD_UNROLL
+#define LD_NO_UNROLL
 #endif
 
 namespace ld {

@@ -57,23 +57,31 @@ def multiplied(
     routed: Routed | None = None,
     splits: int = 1,
     launcher: Launcher | None = None,
+    row_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end."""
+    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end; with row_scales, they are
+    8-bit codes of all inputs that the kernel has."""
     launcher = launcher or Launcher()
     n, k = case.padded(name)
-    outputs, front = case.columns(name), case.extent(name, "k").front
+    outputs, front = case.columns(name), 0 if row_scales is not None else case.extent(name, "k").front
     columns = np.full(n, -1, np.int32)
     columns[outputs] = np.arange(len(outputs))
     rows = len(x) * routed.per_row if routed else len(x)
     tiles = len(routed.experts) if routed else -(-rows // of.m), n // of.n
-    a = torch.full((len(x), -(-x.shape[1] // 8) * 8), float("nan"), dtype=x.dtype)
-    a[:, : x.shape[1]] = x
+    a = x
+    if row_scales is None:
+        a = torch.full((len(x), -(-x.shape[1] // 8) * 8), float("nan"), dtype=x.dtype)
+        a[:, : x.shape[1]] = x
     made = {"c": torch.full((rows, len(outputs)), -1.0, dtype=case.dtype)}
     if splits > 1:
         made["partials"] = torch.full((*tiles, splits, of.m, of.n), float("nan"))
         made["arrivals"] = torch.zeros(tiles, dtype=torch.int32)
     given = {"a": a, "columns": torch.from_numpy(columns)}
     given |= {key.removeprefix(f"{name}."): tensor for key, tensor in case.made.items() if key.startswith(f"{name}.")}
+    if row_scales is not None:
+        given["row_scales"] = row_scales
+    if "input_global_scale" in given:
+        given["global_scale"] = given.pop("input_global_scale")
     if routed:
         given |= {key: tensor for key, tensor in vars(routed).items() if isinstance(tensor, torch.Tensor)}
     for key, tensor in given.items():
@@ -128,7 +136,12 @@ def test_tiles(tile, group, dtype):
 
 
 CODES = (
-    *((code, dtype, group) for code in ("u4b8", "u4", "u8b128") for dtype in KINDS for group in (-1, 32, 64, 128)),
+    *(
+        (code, dtype, group)
+        for code in ("u4b8", "u4", "u8b128", "u8")
+        for dtype in KINDS
+        for group in (-1, 32, 64, 128)
+    ),
     *(("e4m3", dtype, None) for dtype in KINDS),
     *(("e4m3_blocks", dtype, group) for dtype in KINDS for group in (32, 64, 128)),
     *(("nvfp4", dtype, None) for dtype in KINDS),
@@ -227,3 +240,32 @@ def test_experts(code, dtype, group, splits):
             factor = 1 if by is None else by[rows].double().numpy()[:, None]
             Product(wanted.value * factor, wanted.error * factor + 2.0**-23 * np.abs(wanted.value)).check(found[rows])
         assert (found[experts == -1] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype", "group", "tile"),
+    [
+        ("u4b8", "float16", 64, {"m": 16, "n": 128, "k": 64, "depth": 4}),
+        ("u4", "bfloat16", 32, {"m": 32, "n": 256, "k": 128, "depth": 2, "stages": 3}),
+        ("u8b128", "bfloat16", 128, {"m": 16, "n": 64, "k": 128, "depth": 8}),
+        ("e4m3", "float16", None, {"m": 64, "n": 128, "k": 64, "depth": 2}),
+        ("nvfp4", "float16", None, {"m": 48, "n": 64, "k": 128, "depth": 4}),
+        ("mxfp4", "bfloat16", None, {"m": 16, "n": 128, "k": 64, "depth": 2}),
+    ],
+    ids=str,
+)
+def test_counters(code, dtype, group, tile):
+    """Each weight is read once for each tile of rows, 16 bytes a lane, whole sectors; no bank serves anybody twice."""
+    case = draw(code, dtype, "linear", {"n": 256, "k": 512}, group=group)
+    launcher, of, x = Launcher(), instance(case, **tile), case.x(65)
+    multiplied(case, of, x, launcher=launcher)
+    lines = dict(launcher.counters[of.name].lines)
+    stores = {(line.file, line.line) for line in lines if (line.space, line.way) == ("shared", "store")}
+    copies = {line.file: line for line in lines if line.space == "global" and (line.file, line.line) in stores}
+    assert set(copies) == {"gemm/rows.cuh", "gemm/weights.cuh", *(["gemm/scales.cuh"] if of.scale != "channel" else [])}
+    for line in copies.values():
+        assert line.width == 16 and lines[line].bytes == 32 * lines[line].sectors
+    launches, tiles = 2, -(-len(x) // of.m)
+    assert lines[copies["gemm/weights.cuh"]].bytes == launches * tiles * case.made["linear.weight"].nbytes
+    assert lines[copies["gemm/rows.cuh"]].bytes == launches * (256 // of.n) * x.nbytes
+    assert all(traffic.conflicts == 0 for traffic in lines.values())

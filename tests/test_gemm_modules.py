@@ -8,13 +8,14 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from gemm_cases import Case, draw, experts
+from gemm_cases import Case, Product, draw, experts
 from host_kernels import Launcher, Schedule
 
 from layoutdsl import LayoutError, MarlinLinear, MarlinMoE, compile_plan
 from layoutdsl.gemm import checks, launch, ops
 from layoutdsl.gemm.checks import Stored
 from layoutdsl.gemm.facts import Facts
+from layoutdsl.gemm.launch import Inputs
 
 # name -> code, dtype, module, sizes and options
 LINEAR = {
@@ -42,6 +43,15 @@ LINEAR = {
     "no heads": ("u4b8", "float16", "attention", {"q": 6, "kv": 3, "d": 40, "h": 64},
                  {"group": 64, "tp": 4, "rank": 3, "only": ("o",), "params": {"bias": True}}),
     "fp8 blocks": ("e4m3_blocks", "bfloat16", "linear", {"n": 130, "k": 200}, {"group": 64}),
+    "INT8, inputs of no whole chunk": (
+        "u4b8_s8", "float16", "linear", {"n": 72, "k": 300}, {"group": 64, "params": {"bias": True}},
+    ),
+    "INT8, one group, act-order": (
+        "u8b128_s8", "bfloat16", "linear", {"n": 72, "k": 200}, {"group": -1, "params": {"act_order": True}},
+    ),
+    "FP8, padded in front": ("u4_e4m3", "float16", "attention", {"q": 6, "kv": 3, "d": 44, "h": 64},
+                             {"group": 64, "tp": 4, "rank": 1, "only": ("o",)}),
+    "FP8, powers of two": ("mxfp4_e4m3", "bfloat16", "linear", {"n": 72, "k": 96}, {}),
     "mxfp8": ("mxfp8", "bfloat16", "linear", {"n": 64, "k": 256}, {}),
 }  # fmt: skip
 
@@ -65,11 +75,32 @@ def test_linear(name: str) -> None:
     for rows in (1, 5):
         x = x_of(case, layer, rows)
         given = x[:, : layer.matrix.facts.valid] if case.order(layer.matrix.name) is None else x
-        want = case.product(given, layer.matrix.name)
+        if case.activation != case.job.dtype:
+            want = quantized(case, layer, given)
+        else:
+            want = case.product(given, layer.matrix.name)
         if name == "alternating":  # as its outputs are stored
             value, error = (np.stack(np.split(of, 2, 1), 2).reshape(of.shape) for of in (want.value, want.error))
             want = type(want)(value, error)
         want.check(layer(x))
+
+
+def quantized(case: Case, layer: MarlinLinear, x: torch.Tensor) -> Product:
+    """The product of x as it is multiplied: quantized row by row, which is near x."""
+    name, facts = layer.matrix.name, layer.matrix.facts
+    order = case.order(name)
+    own = x if order is None else x[:, order]
+    inputs = Inputs.of(Launcher(), own, facts)
+    codes = inputs.rows[:, facts.front - inputs.front :][:, : facts.valid]
+    near = codes.float() * inputs.scales[:, None]
+    unit = inputs.scales[:, None]
+    off = unit / 2 if codes.dtype == torch.int8 else near.abs() * 2.0**-4 + unit * 2.0**-10
+    assert ((near - own.float()).abs() <= off * 1.01).all()
+    if order is not None:
+        whole = torch.zeros(len(x), x.shape[1], dtype=codes.dtype)
+        whole[:, order] = codes
+        codes = whole
+    return case.product(codes, name, scales=inputs.scales)
 
 
 def test_inputs_of_any_shape() -> None:
@@ -272,6 +303,8 @@ def test_zero_points_that_are_missing() -> None:
     [
         ("u4b8", "u8", "weights of u8"),
         ("f16 float16 group", "bf16 float16 group", "bf16 activations"),
+        ("f16 float16 group", "s8 float16 group", "s8 activations"),
+        ("f16 float16 group", "s4 float16 group", "s4 activations"),
         ("group=64", "group=96", "groups of 96"),
         ("n=256", "n=200", "200 x 384"),
         ("k=384", "k=416", "256 x 416"),
@@ -292,7 +325,7 @@ def test_facts_that_are_refused(old: str, new: str, words: str) -> None:
 
 def test_machines_that_are_refused() -> None:
     raised(lambda: checks.gpu_fits(7, 5, "f16"), "sm_75", "sm_80 or newer", code="LP343")
-    raised(lambda: checks.gpu_fits(8, 6, "e4m3"), "sm_86", "FP8 tensor cores", "marlin_int4_a8int8", code="LP343")
+    raised(lambda: checks.gpu_fits(8, 6, "e4m3"), "sm_86", "sm_89 or newer", "marlin_int4_a8int8", code="LP347")
     for major, minor in ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)):
         checks.gpu_fits(major, minor, "bf16")
     checks.gpu_fits(8, 9, "e4m3")

@@ -32,9 +32,23 @@ template <Operand operand> LD_DEVICE u32 above(u32 word, u32 mask) {
     return masked_or(word, mask, operand == Operand::f16 ? 0x64006400 : 0x43004300);
 }
 
-// The zero points of parts 2 j and 2 j + 1, as -(1024 + z) or -(128 + z); a word has {j0 j2 j1} of one column.
-template <Operand operand> LD_DEVICE u32 zero_pair(u32 zeros, int j) {
-    return masked_or(zeros >> 4 * j, 0x000F000F, operand == Operand::f16 ? 0xE400E400 : 0xC300C300);
+// Bytes 0 and 2 of a word less 128, as bfloat16: 128 and the low bits, less 256 or, under a top bit, 128.
+LD_DEVICE u32 centred(u32 word) {
+    return add_bf16x2(above<Operand::bf16>(word, 0x007F007F), lop3<0xAE>(word, 0x00800080, 0xC300C300));
+}
+
+// The zero points of a lane's column: {j0 j2 j1} in a word, or j2 {j0 j1} in two.
+template <class S> using Zeros = Fragment<u32, S::bits / 4>;
+
+// Those of parts 2 j and 2 j + 1, as what takes them off: -(1024 + z), -(128 + z), or -(z - 128) of bfloat16 bytes.
+template <class S> LD_DEVICE u32 zero_pair(const Zeros<S>& zeros, int j) {
+    constexpr bool f16 = S::operand == Operand::f16;
+    if constexpr (S::bits == 4) {
+        return masked_or(zeros[0] >> 4 * j, 0x000F000F, f16 ? 0xE400E400 : 0xC300C300);
+    } else {
+        const u32 word = zeros[j / 2] >> 8 * (j % 2);
+        return f16 ? masked_or(word, 0x00FF00FF, 0xE400E400) : centred(word) ^ 0x80008000;
+    }
 }
 
 // The power of two that shifted codes lack.
@@ -55,7 +69,7 @@ LD_DEVICE constexpr u32 bf16_power(int exponent) { return static_cast<u32>(expon
 LD_DEVICE u32 shifted(u32 signs, u32 rest, u32 mask) { return masked_or(rest, mask, signs & 0x80008000); }
 
 // The half of a fragment for which the position k3 is 0 or 1, as small integers, exponents and mantissas. `zero` is for
-// u4 alone: both halves the negative of its zero point.
+// u4 and u8 alone: both halves what takes off its zero point.
 template <class S> LD_DEVICE u32 decoded_half(const Stored<S>& words, int part, int k3, u32 zero) {
     constexpr bool f16 = S::operand == Operand::f16;
     const int nibble = part % 2 * 2 + k3;
@@ -68,11 +82,12 @@ template <class S> LD_DEVICE u32 decoded_half(const Stored<S>& words, int part, 
         return add_bf16x2(above<S::operand>(words[part / 2] >> 4 * nibble, 0x000F000F), 0xC308C308);
     if constexpr (S::code == Code::u4)
         return add<S::operand>(above<S::operand>(words[part / 2] >> 4 * nibble, 0x000F000F), zero);
-    if constexpr (S::code == Code::u8b128 && f16)
-        return add_f16x2(permute_bytes(words[part], 0x64646464, k3 ? 0x4341 : 0x4240), 0xE480E480);
-    if constexpr (S::code == Code::u8b128 && !f16) {  // 128 and the low bits, less 256 or, under a top bit, 128
-        const u32 word = k3 ? words[part] >> 8 : words[part];
-        return add_bf16x2(above<S::operand>(word, 0x007F007F), lop3<0xAE>(word, 0x00800080, 0xC300C300));
+    if constexpr ((S::code == Code::u8b128 || S::code == Code::u8) && f16)
+        return add_f16x2(permute_bytes(words[part], 0x64646464, k3 ? 0x4341 : 0x4240),
+                         S::code == Code::u8 ? zero : 0xE480E480);
+    if constexpr ((S::code == Code::u8b128 || S::code == Code::u8) && !f16) {
+        const u32 made = centred(k3 ? words[part] >> 8 : words[part]);
+        return S::code == Code::u8 ? add_bf16x2(made, zero) : made;
     }
     if constexpr (S::code == Code::e4m3) {
         const u32 word = k3 ? words[part] : words[part] << 8;

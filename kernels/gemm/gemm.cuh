@@ -36,12 +36,12 @@
 #include "gemm/weights.cuh"
 
 #define LD_GEMM_PARAMETERS                                                                                            \
-    Global a, Global row_scales, Global weight, Global scales, Global zeros, Global global_scale, Global bias, Global columns, \
-        Global c, Global partials, Global arrivals, i64 rows, i64 n, i64 k, i64 stride_a, i64 front, i64 valid, i64 stride_c,   \
-        i64 splits
+    Global a, Global row_scales, Global weight, Global scales, Global zeros, Global global_scale, Global bias,        \
+        Global columns, Global c, Global partials, Global arrivals, i64 rows, i64 n, i64 k, i64 stride_a, i64 front,  \
+        i64 valid, i64 stride_c, i64 splits
 #define LD_GEMM_ARGUMENTS                                                                                             \
-    Matrices{a, row_scales, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals, n, k, stride_a, front,     \
-             valid, stride_c, splits}
+    Matrices{a, row_scales, weight, scales, zeros, global_scale, bias, columns, c, partials, arrivals, n, k,          \
+             stride_a, front, valid, stride_c, splits}
 #define LD_EXPERT_PARAMETERS Global tokens, Global experts, Global count, Global router, i64 per_row
 #define LD_EXPERT_ARGUMENTS ByExpert{tokens, experts, count, router, rows, per_row}
 
@@ -88,7 +88,7 @@ template <class S> struct Matrix {
         const i64 groups = S::grouped ? of.k / S::group : 1;
         weight = of.weight + expert * (of.n * of.k * S::bits / 8);
         scales = of.scales + expert * (groups * of.n * S::scale_bytes);
-        zeros = of.zeros + expert * (groups * of.n / 2);
+        zeros = of.zeros + expert * (groups * of.n * S::bits / 8);
         global_scale = of.global_scale + (S::operand == Operand::s8 ? 0 : expert * 4);  // int16 scales share one
         bias = {of.bias.at ? (of.bias + expert * (of.n * 2)).at : 0};
     }
@@ -157,6 +157,7 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
 
     Sums<S, SumOf<S>> running;
     set_zero<S>(running);
+    LD_NO_UNROLL
     for (int ahead = 0; ahead < S::stages - 1; ++ahead) {
         if (first + ahead < end) copy(first + ahead, ahead);
         copy_commit();

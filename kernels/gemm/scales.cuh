@@ -25,11 +25,11 @@ template <class S> LD_DEVICE u32 from_bytes(u32 word, int odd) {
 // Scales and zero points of a lane's columns in one step: word j of the scales is for parts 2 j and 2 j + 1.
 template <class S> struct StepScales {
     Fragment<u32, 4> scales;
-    u32 zeros;
+    Zeros<S> zeros;
 
-    // Both halves the negative of a part's zero point, as `decoded` wants it.
+    // Both halves what takes off a part's zero point, as `decoded` wants it.
     LD_DEVICE u32 zero(int part) const {
-        return S::zero_points ? half_twice(zero_pair<S::operand>(zeros, part / 2), part % 2) : 0;
+        return S::zero_points ? half_twice(zero_pair<S>(zeros, part / 2), part % 2) : 0;
     }
 
     LD_DEVICE Fragment<u32, 2> scaled(Fragment<u32, 2> weights, int part) const {
@@ -46,15 +46,15 @@ template <class S> class Scales {
   public:
     // From `column` of the block on, of a matrix of n columns.
     LD_DEVICE Scales(Global scales, Global zeros, i64 n, i64 column)
-        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column / 2), n_(n) {
-        if constexpr (S::zero_points && !S::grouped) zero_ = zeros_.load<u32>(of_warp() / 2 + lane() / 4 * 4);
+        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column * S::bits / 8), n_(n) {
+        if constexpr (S::zero_points && !S::grouped) zero_ = zeros_of_lane(zeros_);
     }
 
     LD_DEVICE void copy(Shared stage, i64 k) const {
         if constexpr (S::grouped) {
             const i64 first = k / S::group;
             copy_rows<S::scale_row>(stage + S::scales_at, scales_, first, n_ * S::scale_bytes);
-            if constexpr (S::zero_points) copy_rows<S::zero_row>(stage + S::zeros_at, zeros_, first, n_ / 2);
+            if constexpr (S::zero_points) copy_rows<S::zero_row>(stage + S::zeros_at, zeros_, first, n_ * S::bits / 8);
         }
     }
 
@@ -68,14 +68,11 @@ template <class S> class Scales {
         return found;
     }
 
-    // The word of the zero points of a lane's columns.
-    LD_DEVICE u32 zeros(Shared stage, int step) const {
-        if constexpr (!S::zero_points)
-            return 0;
-        else if constexpr (!S::grouped)
-            return zero_;
+    LD_DEVICE Zeros<S> zeros(Shared stage, int step) const {
+        if constexpr (S::zero_points && S::grouped)
+            return zeros_of_lane(stage + (S::zeros_at + row(step) * S::zero_row));
         else
-            return stage.load<u32>(S::zeros_at + row(step) * S::zero_row + of_warp() / 2 + lane() / 4 * 4);
+            return zero_;
     }
 
     // Columns of the block before the warp's own; in a stage, the row of a step's group.
@@ -94,6 +91,17 @@ template <class S> class Scales {
         }
     }
 
+    // `Memory` is Shared or Global, from the block's first column on.
+    template <class Memory> LD_DEVICE static Zeros<S> zeros_of_lane(const Memory& row) {
+        const int at = (of_warp() + lane() / 4 * 8) * S::bits / 8;
+        if constexpr (S::bits == 4) {
+            return {row.template load<u32>(at)};
+        } else {
+            const u64 both = row.template load<u64>(at);
+            return {static_cast<u32>(both), static_cast<u32>(both >> 32)};
+        }
+    }
+
     template <int row_bytes>
     LD_DEVICE static void copy_rows(Shared to, Global from, i64 first, i64 stride) {
         constexpr int in_row = row_bytes / 16, all = S::groups * in_row;
@@ -107,7 +115,7 @@ template <class S> class Scales {
 
     Global scales_, zeros_;
     i64 n_;
-    u32 zero_;
+    Zeros<S> zero_;
 };
 
 // 16-bit floats per channel in the order of a lane's sums, as scales and biases have them: of part p the columns

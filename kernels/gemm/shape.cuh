@@ -5,8 +5,8 @@
 
 namespace ld {
 
-// The stored code of a weight. u4 has zero points in a tensor of its own.
-enum class Code { u4b8, u4, u8b128, e4m3, e2m1 };
+// The stored code of a weight. u4 and u8 have zero points in a tensor of its own.
+enum class Code { u4b8, u4, u8b128, u8, e4m3, e2m1 };
 
 // What the tensor cores multiply, and what comes out.
 enum class Operand { f16, bf16, s8, e4m3 };
@@ -25,7 +25,7 @@ struct Shape {
     static constexpr int group = group_;  // inputs; 0 with scales per channel
     static constexpr int m = m_, n = n_, k = k_, depth = depth_, stages = stages_;
 
-    static constexpr int bits = code == Code::u8b128 || code == Code::e4m3 ? 8 : 4;
+    static constexpr int bits = code == Code::u8b128 || code == Code::u8 || code == Code::e4m3 ? 8 : 4;
     static constexpr int element = operand == Operand::f16 || operand == Operand::bf16 ? 2 : 1;  // bytes of an activation
 
     static constexpr int strip = 16, strips = m / strip;                   // rows of one mma
@@ -36,13 +36,13 @@ struct Shape {
     static constexpr int warps = across * depth, threads = 32 * warps;
 
     static constexpr bool grouped = scale != Scale::channel;
-    static constexpr bool zero_points = code == Code::u4;
+    static constexpr bool zero_points = code == Code::u4 || code == Code::u8;
     static constexpr int scale_bytes = scale == Scale::e8m0 || scale == Scale::s0e5m3 ? 1 : 2;
     static constexpr int groups = !grouped ? 0 : group < k ? k / group : 1;  // rows of scales in a stage
 
     // Bytes of a stage, and where in it each part begins.
     static constexpr int slice = columns * step * bits / 8;  // weights of a warp's step
-    static constexpr int scale_row = n * scale_bytes, zero_row = zero_points && grouped ? n / 2 : 0;
+    static constexpr int scale_row = n * scale_bytes, zero_row = zero_points && grouped ? n * bits / 8 : 0;
     static constexpr int weights_at = m * k * element;
     static constexpr int scales_at = weights_at + steps * across * slice;
     static constexpr int zeros_at = scales_at + groups * scale_row;

@@ -87,6 +87,7 @@ LD_DEVICE bool add_blocks(Shared shared, Sums<S>& sums, Global partials, Global 
     if (shared.load<u32>(0) + 1 != splits) return false;
     if (holds) {
         set_zero<S>(sums);
+        LD_NO_UNROLL
         for (u32 of = 0; of < splits; ++of) add<S>(part(of), sums);
     }
     sync_block();
@@ -137,6 +138,7 @@ LD_DEVICE void store_results(Shared shared, const Results& results, i64 column, 
             }
         }
     sync_block();
+    LD_NO_UNROLL
     for (int chunk = thread(); chunk < S::m * S::n / 8; chunk += S::threads) {
         const int row = chunk / (S::n / 8), within = chunk % (S::n / 8);
         const i64 to = row_of(row);

@@ -13,6 +13,7 @@ import torch
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.gemm.facts import Facts
+from layoutdsl.gemm.quantize import check_activations, quantizer
 from layoutdsl.gemm.table import FAMILIES
 
 NAMED = {"n4b8": "u4b8", "n4": "u4"}
@@ -42,8 +43,14 @@ EIGHT = {
 KINDS = {"f16": "float16", "bf16": "bfloat16"}
 """16-bit activations, and the dtype that they are in."""
 
+MAKES = {"s8": "int8", "e4m3": "float8_e4m3fn"}
+"""8-bit activations, and the dtype that rows are quantized to, each with a scale of its own."""
+
 BYTES = {"e8m0z": torch.float8_e8m0fnu, "s0e5m3": torch.float8_e4m3fn, "s0e5m3b": torch.float8_e4m3fn}
 """Scales of one byte, and the dtype that they are stored as."""
+
+OLDEST = 80
+"""Compute capability, times ten, of the oldest GPU that kernels run on."""
 
 MOST = 2**31 - 1
 """Rows, and blocks of a grid."""
@@ -101,6 +108,8 @@ def facts_fit(facts: Facts) -> None:
         raise _no_kernel(f"{facts.n} x {facts.k} in groups of {facts.group}", "k is whole groups, and both below 2^31")
     if min(facts.front, facts.valid) < 0 or facts.front >= facts.k or facts.front + facts.valid > facts.k:
         raise _no_kernel(f"{facts.valid} inputs behind {facts.front} of {facts.k}", "they stand among the stored ones")
+    if facts.kind in MAKES:
+        quantizer(facts.dtype, MAKES[facts.kind], facts.k)
     for one in facts.columns:
         if min(one.start, one.length) < 0 or one.start + one.length > facts.n:
             raise _no_kernel(f"outputs at {one} of {facts.n}", "they stand among the stored ones")
@@ -125,7 +134,8 @@ def _groups(facts: Facts) -> tuple[int, ...]:
         wanted = "e8m0z" if facts.code == "e2m1" else scales.get(facts.kind)
         found = EIGHT.get((facts.code, facts.kind)) if facts.scale == wanted else None
     if found is None:
-        codes = dict.fromkeys(code for code, kind in (*GROUPS, *EIGHT) if (kind == facts.kind) == (facts.kind not in KINDS))
+        table = GROUPS if facts.kind in KINDS else EIGHT
+        codes = dict.fromkeys(code for code, kind in table if facts.kind in (*KINDS, kind))
         raise _no_kernel(
             f"weights of {facts.code} with scales of {facts.scale} and {facts.kind} activations",
             f"with {facts.kind} they are of {', '.join(codes) or 'none'}",
@@ -157,16 +167,17 @@ def device_fits(device: torch.device, kind: str) -> None:
 
 def gpu_fits(major: int, minor: int, kind: str) -> None:
     """LayoutError for a GPU that is too old."""
-    found, least = 10 * major + minor, 89 if kind == "e4m3" else 80
-    if found < least:
-        lacks = "FP8 tensor cores" if least == 89 else "asynchronous copies and tensor cores for bfloat16"
+    found = 10 * major + minor
+    if found < OLDEST:
         raise LayoutError(
-            f"this GPU is sm_{found}, the GEMM needs sm_{least} or newer: older ones have no {lacks}",
+            f"this GPU is sm_{found}, GEMMs need sm_{OLDEST} or newer: older ones have no asynchronous copies and no "
+            "tensor cores for bfloat16",
             code="LP343",
             name="no-such-device",
-            help="marlin_int4_a8int8 takes INT8 activations on sm_80 too" if found >= 80
-            else "convert to a kernel of another engine for it",
-        )  # fmt: skip
+            help="dequantize the weights for it, or give the plan's tensors to another engine's kernels",
+        )
+    if kind in MAKES:
+        check_activations(MAKES[kind], found)
 
 
 def grid_fits(blocks: int, rows: int) -> None:

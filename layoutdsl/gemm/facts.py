@@ -11,9 +11,6 @@ from functools import lru_cache
 
 from layoutdsl.codes import code_named
 
-LEAST = {"e4m3": 89}
-"""Compute capability, times ten, from which on tensor cores multiply such activations; 80 for all others."""
-
 
 @dataclass(frozen=True)
 class Stretch:
@@ -79,10 +76,6 @@ class Facts:
     def outputs(self) -> int:
         """Columns that the caller gets."""
         return sum(up(one.length, self.align) for one in self.columns)
-
-    @property
-    def capability(self) -> int:
-        return LEAST.get(self.kind, 80)
 
     def places(self) -> list[int]:
         """For each stored output, which of the caller's it is; -1: none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_BITS = {"u4b8": 4, "u4": 4, "u8b128": 8, "e4m3": 8, "e2m1": 4}
+_BITS = {"u4b8": 4, "u4": 4, "u8b128": 8, "u8": 8, "e4m3": 8, "e2m1": 4}
 _ELEMENT = {"f16": 2, "bf16": 2, "s8": 1, "e4m3": 1}
 _SCALE_BYTES = {"channel": 0, "group": 2, "e8m0": 1, "s0e5m3": 1}
 
@@ -17,7 +17,7 @@ _SCALE_BYTES = {"channel": 0, "group": 2, "e8m0": 1, "s0e5m3": 1}
 class Instance:
     """One kernel, as launchers take it.
 
-    code         of the stored weights: u4b8, u4, u8b128, e4m3, e2m1
+    code         of the stored weights: u4b8, u4, u8b128, u8, e4m3, e2m1
     kind         what the tensor cores multiply: f16, bf16, s8, e4m3
     scale        channel; several groups of `group` inputs, as 16-bit floats (group) or bytes (e8m0, s0e5m3)
     m, n, k      what a block makes of C, and how many inputs it takes at a time
@@ -54,7 +54,7 @@ class Instance:
     def shared(self) -> int:
         """Bytes of a block's shared memory: its stages, then in the same place sums of warps, then results."""
         groups = 0 if self.scale == "channel" else max(self.k // self.group, 1)
-        zeros = self.n // 2 if self.code == "u4" else 0
+        zeros = self.n * _BITS[self.code] // 8 if self.code in ("u4", "u8") else 0
         stage = self.m * self.k * _ELEMENT[self.kind] + self.k * self.n * _BITS[self.code] // 8
         stage += groups * (self.n * _SCALE_BYTES[self.scale] + zeros)
         sums = self.depth // 2 * self.n * self.m * 4

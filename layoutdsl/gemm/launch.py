@@ -19,7 +19,7 @@ from layoutdsl import backends
 from layoutdsl.backends.host.launch import Launcher as HostLauncher
 from layoutdsl.errors import LayoutError
 from layoutdsl.gemm import checks, table
-from layoutdsl.gemm.checks import Stored, scale_of
+from layoutdsl.gemm.checks import MAKES, Stored, scale_of
 from layoutdsl.gemm.facts import Facts, up
 from layoutdsl.gemm.instance import Instance
 from layoutdsl.gemm.quantize import quantizer
@@ -29,9 +29,6 @@ CHUNK = 8
 """Elements of 16 bits that a kernel reads at once."""
 
 RESULTS = {"float16": "f16", "bfloat16": "bf16"}
-
-EIGHT = {"s8": torch.int8, "e4m3": torch.float8_e4m3fn}
-"""Activations that rows are quantized to before they are multiplied, each row with a scale of its own."""
 
 HOST_MULTIPROCESSORS = 4
 """What the host runner counts as: few, so that its grids stay small, but enough to split k where k is long."""
@@ -45,7 +42,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Rows of activations as kernels read them, behind `front` stored inputs; `scales` of 8-bit ones, float32 [rows]."""
+    """Rows of activations as kernels read them, behind `front` stored inputs; scales: of 8-bit ones, float32 [rows]."""
 
     rows: torch.Tensor
     front: int
@@ -54,15 +51,15 @@ class Inputs:
     @staticmethod
     def of(launcher: Launcher, x: torch.Tensor, facts: Facts) -> Inputs:
         """x itself, a copy that kernels can read, or x in 8 bits, with zeros for the padded inputs."""
-        if facts.kind not in EIGHT:
+        if facts.kind not in MAKES:
             return Inputs(*readable(x, facts.front))
         # The kernel that quantizes reads whole chunks.
         rows, front = readable(torch.nn.functional.pad(x, (0, -x.shape[1] % CHUNK)), facts.front)
-        dtype = EIGHT[facts.kind]
-        codes = torch.empty((len(x), facts.k), dtype=dtype, device=x.device)
+        made = MAKES[facts.kind]
+        codes = torch.empty((len(x), facts.k), dtype=getattr(torch, made), device=x.device)
         scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
         reach(launcher, {"x": spanned(rows)}, {"codes": codes, "scales": scales})
-        kernel = quantizer(facts.dtype, str(dtype).removeprefix("torch."), facts.k)
+        kernel = quantizer(facts.dtype, made, facts.k)
         places = (codes.data_ptr(), scales.data_ptr(), rows.data_ptr())
         stride = rows.stride(0) * rows.element_size()
         launcher.launch(kernel, len(x), kernel.arguments(*places, stride=stride, front=front, valid=rows.shape[1]))
@@ -199,7 +196,7 @@ def columns_of(facts: Facts, device: torch.device) -> torch.Tensor:
 def instance(facts: Facts, tile: Tile, rows: str = "dense") -> Instance:
     """The kernel for a matrix and a tile."""
     scale, group = scale_of(facts)
-    code, result = checks.NAMED.get(facts.code, facts.code), RESULTS[facts.dtype] if facts.kind in EIGHT else ""
+    code, result = checks.NAMED.get(facts.code, facts.code), RESULTS[facts.dtype] if facts.kind in MAKES else ""
     return Instance(
         code, facts.kind, scale, group, tile.m, tile.n, tile.k, tile.depth, tile.stages, rows=rows, result=result
     )

@@ -29,7 +29,6 @@ from layoutdsl.gemm.launch import (
     multiply,
     multiprocessors_of,
     reach,
-    readable,
 )
 
 
@@ -95,11 +94,9 @@ def mixture(
         )  # fmt: skip
         return out
 
-    inner = replace(first, align=CHUNK)  # where the activation reads the second part
-    if experts.order is None:
-        made = product(Inputs(*readable(x, first.front)), experts.first, inner, top_k, None)
-    else:
-        made = product(Inputs(*readable(pairs.ordered(x, experts.order), first.front)), experts.first, inner, 1, None)
+    rows, per_row = (x, top_k) if experts.order is None else (pairs.ordered(x, experts.order), 1)
+    inner = replace(first, align=CHUNK)  # the activation reads its second part from a multiple of 8 on
+    made = product(Inputs.of(launcher, rows, first), experts.first, inner, per_row, None)
     hidden = x.new_empty((ids.numel(), second.k))
     _launched(
         launcher, {"made": made, "local": pairs.local}, {"hidden": hidden},
@@ -109,9 +106,8 @@ def mixture(
             local=pairs.local.data_ptr(),
         ),
     )  # fmt: skip
-    weighted = product(
-        Inputs(hidden, 0), experts.second, replace(second, front=0, valid=second.k), 1, router.contiguous()
-    )
+    whole = replace(second, front=0, valid=second.k)
+    weighted = product(Inputs.of(launcher, hidden, whole), experts.second, whole, 1, router.contiguous())
     _launched(
         launcher, {"weighted": weighted, "local": pairs.local}, {"y": y},
         Combine(second.dtype)(
