@@ -59,8 +59,8 @@ def multiplied(
     launcher: Launcher | None = None,
     row_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end; with row_scales, they are
-    8-bit codes of all inputs that the kernel has."""
+    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end; with row_scales,
+    they are 8-bit codes of all inputs that the kernel has."""
     launcher = launcher or Launcher()
     n, k = case.padded(name)
     outputs, front = case.columns(name), 0 if row_scales is not None else case.extent(name, "k").front
