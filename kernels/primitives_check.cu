@@ -147,13 +147,6 @@ LD_KERNEL(check_bfloat16_to_float, 64)(Global in, Global out) {
     for (int i = 0; i < 16; ++i) row(out).store<float>(4 * i, bfloat16_to_float(row(in).load<u16>(4 * i)));
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-LD_KERNEL(check_floats_to_e4m3, 64)(Global in, Global out) {
-    for (int i = 0; i < 8; ++i)
-        row(out).store<u16>(2 * i, floats_to_e4m3(row(in).load<float>(8 * i), row(in).load<float>(8 * i + 4)));
-}
-#endif
-
 // Five times three words.
 template <u32 (*add)(u32, u32), u32 (*mul)(u32, u32), u32 (*fma)(u32, u32, u32)>
 LD_DEVICE void put_pairs(Global from, Global to) {
@@ -168,6 +161,13 @@ LD_DEVICE void put_pairs(Global from, Global to) {
 LD_KERNEL(check_f16x2, 64)(Global in, Global out) { put_pairs<add_f16x2, mul_f16x2, fma_f16x2>(row(in), row(out)); }
 
 LD_KERNEL(check_bf16x2, 64)(Global in, Global out) { put_pairs<add_bf16x2, mul_bf16x2, fma_bf16x2>(row(in), row(out)); }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+LD_KERNEL(check_floats_to_e4m3, 64)(Global in, Global out) {
+    for (int i = 0; i < 8; ++i)
+        row(out).store<u16>(2 * i, floats_to_e4m3(row(in).load<float>(8 * i), row(in).load<float>(8 * i + 4)));
+}
+#endif
 
 // Warp w loads matrices from the 2048 bytes of its own rows, in an order that is not that of the addresses.
 LD_DEVICE Shared matrices_of(Global in) {

@@ -14,6 +14,10 @@ from layoutdsl.backends.host.launch import schedules
 from layoutdsl.gemm.instance import Instance
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
+TENSORS = (
+    *("a", "row_scales", "weight", "weight_scale", "zero_point", "global_scale", "bias"),
+    *("columns", "c", "partials", "arrivals"),
+)
 SMALL = Instance("u4b8", "f16", "group", 64)
 
 
@@ -89,20 +93,7 @@ def multiplied(
     for key, tensor in made.items():
         launcher.writes(key, tensor)
     places = {key: tensor.data_ptr() for key, tensor in (given | made).items()}
-    tensors = (
-        "a",
-        "row_scales",
-        "weight",
-        "weight_scale",
-        "zero_point",
-        "global_scale",
-        "bias",
-        "columns",
-        "c",
-        "partials",
-        "arrivals",
-    )
-    arguments = [places.get(key, 0) for key in tensors]
+    arguments = [places.get(key, 0) for key in TENSORS]
     arguments += [rows, n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
     if routed:
         arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]

@@ -238,9 +238,9 @@ DEFINITIONS = {
     "check_half_to_float": of_half_to_float,
     "check_float_to_bfloat16": of_float_to_bfloat16,
     "check_bfloat16_to_float": of_bfloat16_to_float,
-    "check_floats_to_e4m3": of_floats_to_e4m3,
     "check_f16x2": partial(of_pairs, dtype="float16"),
     "check_bf16x2": partial(of_pairs, dtype="bfloat16"),
+    "check_floats_to_e4m3": of_floats_to_e4m3,
     "check_ldmatrix": of_ldmatrix,
     "check_ldmatrix_transposed": partial(of_ldmatrix, transposed=True),
 }
@@ -302,18 +302,6 @@ def test_around_every_tie(shift, name):
     assert np.array_equal(result(name, given), expected(name, given))
 
 
-def test_around_every_tie_of_e4m3():
-    """Every e4m3, the middles between neighbours and what lies a hair from them, with both signs; beyond 448; NaNs."""
-    steps = np.append(E4M3[:127], 480)
-    places = np.concatenate([steps, (steps[1:] + steps[:-1]) / 2]).astype("f4")
-    around = np.concatenate([places, *(np.nextafter(places, np.float32(end)) for end in (np.inf, -np.inf))])
-    beyond = np.array([1e4, 3e38, np.inf, np.nan, 1e-45, 1e-30], dtype="f4")
-    nans = np.array([0x7F800001, 0xFFC00000, 0xFFFFFFFF], dtype="u4").view("f4")
-    found = np.concatenate([around, beyond, -around, -beyond, nans])
-    given = filled(found.view("u4"), 16)
-    assert np.array_equal(result("check_floats_to_e4m3", given), expected("check_floats_to_e4m3", given))
-
-
 @pytest.mark.parametrize("dtype, name", [("float16", "check_f16x2"), ("bfloat16", "check_bf16x2")])
 def test_sums_of_near_numbers(dtype, name):
     """Exponents that lie together, so that sums cancel, tie and become subnormal."""
@@ -325,6 +313,18 @@ def test_sums_of_near_numbers(dtype, name):
     given = aligned((3, THREADS, ROW))
     put(given, 0, codes.astype("u2"))
     assert np.array_equal(result(name, given), expected(name, given))
+
+
+def test_around_every_tie_of_e4m3():
+    """Every e4m3, the middles between neighbours and what lies a hair from them, with both signs; beyond 448; NaNs."""
+    steps = np.append(E4M3[:127], 480)
+    places = np.concatenate([steps, (steps[1:] + steps[:-1]) / 2]).astype("f4")
+    around = np.concatenate([places, *(np.nextafter(places, np.float32(end)) for end in (np.inf, -np.inf))])
+    beyond = np.array([1e4, 3e38, np.inf, np.nan, 1e-45, 1e-30], dtype="f4")
+    nans = np.array([0x7F800001, 0xFFC00000, 0xFFFFFFFF], dtype="u4").view("f4")
+    found = np.concatenate([around, beyond, -around, -beyond, nans])
+    given = filled(found.view("u4"), 16)
+    assert np.array_equal(result("check_floats_to_e4m3", given), expected("check_floats_to_e4m3", given))
 
 
 # ---------------------------------------------------------------- products of matrices, by the tables of the PTX manual

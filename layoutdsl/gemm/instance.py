@@ -66,9 +66,9 @@ class Instance:
             f"Code::{self.code}, Operand::{self.kind}, Scale::{self.scale}, {self.group}, "
             f"{self.m}, {self.n}, {self.k}, {self.depth}, {self.stages}, Operand::{self.result or self.kind}"
         )
-        more, rows = (
-            (", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS") if self.rows == "experts" else ("", "Dense{rows}")
-        )
+        more, rows = "", "Dense{rows}"
+        if self.rows == "experts":
+            more, rows = ", LD_EXPERT_PARAMETERS", "LD_EXPERT_ARGUMENTS"
         return (
             '#include "gemm/gemm.cuh"\n'
             "namespace ld {\n"
