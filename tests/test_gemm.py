@@ -14,6 +14,10 @@ from layoutdsl.backends.host.launch import schedules
 from layoutdsl.gemm.instance import Instance
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
+TENSORS = (
+    *("a", "row_scales", "weight", "weight_scale", "zero_point", "global_scale", "bias"),
+    *("columns", "c", "partials", "arrivals"),
+)
 SMALL = Instance("u4b8", "f16", "group", 64)
 
 
@@ -59,8 +63,8 @@ def multiplied(
     launcher: Launcher | None = None,
     row_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end; with row_scales, they are
-    8-bit codes of all inputs that the kernel has."""
+    """The kernel's [m, outputs] for a case's matrix. Rows of `x` have rubbish after their end; with row_scales,
+    they are 8-bit codes of all inputs that the kernel has."""
     launcher = launcher or Launcher()
     n, k = case.padded(name)
     outputs, front = case.columns(name), 0 if row_scales is not None else case.extent(name, "k").front
@@ -89,20 +93,7 @@ def multiplied(
     for key, tensor in made.items():
         launcher.writes(key, tensor)
     places = {key: tensor.data_ptr() for key, tensor in (given | made).items()}
-    tensors = (
-        "a",
-        "row_scales",
-        "weight",
-        "weight_scale",
-        "zero_point",
-        "global_scale",
-        "bias",
-        "columns",
-        "c",
-        "partials",
-        "arrivals",
-    )
-    arguments = [places.get(key, 0) for key in tensors]
+    arguments = [places.get(key, 0) for key in TENSORS]
     arguments += [rows, n, k, a.stride(0), front, x.shape[1], len(outputs), splits]
     if routed:
         arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]

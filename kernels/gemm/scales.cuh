@@ -68,11 +68,14 @@ template <class S> class Scales {
         return found;
     }
 
+    // The zero points of a lane's columns.
     LD_DEVICE Zeros<S> zeros(Shared stage, int step) const {
-        if constexpr (S::zero_points && S::grouped)
-            return zeros_of_lane(stage + (S::zeros_at + row(step) * S::zero_row));
-        else
+        if constexpr (!S::zero_points)
+            return {};
+        else if constexpr (!S::grouped)
             return zero_;
+        else
+            return zeros_of_lane(stage + (S::zeros_at + row(step) * S::zero_row));
     }
 
     // Columns of the block before the warp's own; in a stage, the row of a step's group.
@@ -95,10 +98,10 @@ template <class S> class Scales {
     template <class Memory> LD_DEVICE static Zeros<S> zeros_of_lane(const Memory& row) {
         const int at = (of_warp() + lane() / 4 * 8) * S::bits / 8;
         if constexpr (S::bits == 4) {
-            return {row.template load<u32>(at)};
+            return {{row.template load<u32>(at)}};
         } else {
             const u64 both = row.template load<u64>(at);
-            return {static_cast<u32>(both), static_cast<u32>(both >> 32)};
+            return {{static_cast<u32>(both), static_cast<u32>(both >> 32)}};
         }
     }
 
