@@ -99,7 +99,8 @@ class Mixture:
         kernel, pairs = Align(len(self.case.job.held)), self.ids.size
         rows = kernel.rows(pairs, m)
         sizes = {"tokens": rows, "tile_experts": rows // m, "count": 1, "local": pairs}
-        made = {name: np.full(size, -77, dtype="i4") for name, size in sizes.items()}
+        # Where the kernel writes nothing, expert 0 and token 0 stand.
+        made = {name: np.zeros(size, dtype="i4") for name, size in sizes.items()}
         self.launch(
             "align", kernel(
                 ids=address(self.ids), id_bytes=self.ids.itemsize, pairs=pairs, map=address(self.map), tile=m,

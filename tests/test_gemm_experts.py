@@ -85,10 +85,10 @@ def test_aligned(experts, pairs, tile, dtype, seed, schedule):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 70), st.integers(1, 200), st.sampled_from(["i4", "i8"]), st.integers(0, 2**32 - 1))
 def test_of_one_rank(everywhere, pairs, dtype, seed):
-    """Experts that live elsewhere have no rows, and neither have ids that stand for nothing, whatever their number."""
+    """Experts that live elsewhere have no rows, and neither have numbers that stand for no expert."""
     dice = np.random.default_rng(seed)
     experts = int(dice.integers(1, everywhere + 1))
-    mapping = np.full(everywhere, -1, dtype="i4")
+    mapping = dice.choice([-1, experts, experts + 16, 1 << 30], everywhere).astype("i4")
     mapping[dice.permutation(everywhere)[:experts]] = np.arange(experts)
     ids = dice.integers(0, everywhere, pairs).astype(dtype)
     ids[dice.random(pairs) < 0.1] = -1

@@ -64,6 +64,7 @@ class Tallies {
   public:
     void clear() {
         tallies_.clear();
+        tallies_.reserve(1024);  // growing it would be a race between lanes to ThreadSanitizer
         for (auto& entry : recent_) entry = {};
     }
     const std::vector<Tally>& all() const { return tallies_; }
