@@ -14,6 +14,10 @@ from layoutdsl.backends.host.launch import schedules
 from layoutdsl.gemm.instance import Instance
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
+TENSORS = (
+    *("a", "row_scales", "weight", "weight_scale", "zero_point", "global_scale", "bias"),
+    *("columns", "c", "partials", "arrivals"),
+)
 SMALL = Instance("u4b8", "f16", "group", 64)
 
 
