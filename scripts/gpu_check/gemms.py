@@ -91,7 +91,7 @@ def dense(entry: Listed, device: torch.device, splits: int) -> Outcome:
 
 
 def by_experts(entry: Listed, device: torch.device, splits: int) -> Outcome:
-    case = drawn(entry, EXPERTS, stored=("alternating" if entry.alternating else "apart",) * 2)
+    case = drawn(entry, EXPERTS, **({"stored": ("alternating", "alternating")} if entry.alternating else {}))
     layer = MarlinMoE(case.plan, activation=entry.activation).load_checkpoint(case.tensors).to(device)
     x = case.x(entry.rows, "w13") / 4
     dice = np.random.default_rng(entry.rows)
