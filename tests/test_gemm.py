@@ -102,7 +102,7 @@ def multiplied(
         if splits > 1:
             made["partials"].fill_(float("nan"))
         launcher.launch(of, tiles[0] * tiles[1] * splits, arguments)
-    assert splits == 1 or not made["arrivals"].any()
+    assert splits == 1 or not made["arrivals"].any(), "counters that are not 0 afterwards"
     return made["c"]
 
 
@@ -187,7 +187,7 @@ def test_splits_are_added_in_order():
     x, of = case.x(128), instance(case, m=64, n=64, k=128, depth=1, stages=2)
     schedules = Schedule(), Schedule("reverse", resident=10), Schedule("random", resident=10, seed=1)
     first, *others = (multiplied(case, of, x, splits=5, launcher=Launcher(schedule)) for schedule in schedules)
-    assert all(torch.equal(other, first) for other in others)
+    assert all(torch.equal(other, first) for other in others), "bits that depend on who comes last"
 
 
 @pytest.mark.parametrize("name, group", [("u4b8", 128), ("u8b128", 64), ("nvfp4", None)])
@@ -259,4 +259,4 @@ def test_counters(code, dtype, group, tile):
     launches, tiles = 2, -(-len(x) // of.m)
     assert lines[copies["gemm/weights.cuh"]].bytes == launches * tiles * case.made["linear.weight"].nbytes
     assert lines[copies["gemm/rows.cuh"]].bytes == launches * (256 // of.n) * x.nbytes
-    assert all(traffic.conflicts == 0 for traffic in lines.values())
+    assert all(traffic.conflicts == 0 for traffic in lines.values()), "bank conflicts"

@@ -163,7 +163,8 @@ def meaning(said: str) -> str:
             return f"{words} ({code})"
     if "are wrong, the worst at" in said:
         return "results that differ from float64 products"
-    return said.splitlines()[0].removeprefix("AssertionError: ")[:90]
+    first = said.splitlines()[0].removeprefix("AssertionError: ")
+    return "results that are not as defined" if first.startswith(("assert ", "Schedule(")) else first
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
