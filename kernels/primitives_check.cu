@@ -152,6 +152,26 @@ LD_KERNEL(check_bfloat16_to_float, 64)(Global in, Global out) {
     for (int i = 0; i < 16; ++i) row(out).store<float>(4 * i, bfloat16_to_float(row(in).load<u16>(4 * i)));
 }
 
+// NaNs are made one and the same.
+template <class Function> LD_DEVICE void put_floats(Global in, Global out, Function function) {
+    for (int i = 0; i < 64; i += 4) {
+        const float made = function(row(in).load<float>(i));
+        row(out).store<float>(i, made == made ? made : -1.0f);
+    }
+}
+
+LD_KERNEL(check_fast_exp2, 64)(Global in, Global out) {
+    put_floats(in, out, [](float value) { return fast_exp2(value); });
+}
+
+LD_KERNEL(check_fast_reciprocal, 64)(Global in, Global out) {
+    put_floats(in, out, [](float value) { return fast_reciprocal(value); });
+}
+
+LD_KERNEL(check_normal_cdf, 64)(Global in, Global out) {
+    put_floats(in, out, [](float value) { return normal_cdf(value); });
+}
+
 // Five times three words.
 template <u32 (*add)(u32, u32), u32 (*mul)(u32, u32), u32 (*fma)(u32, u32, u32)>
 LD_DEVICE void put_pairs(Global from, Global to) {
@@ -173,26 +193,6 @@ LD_KERNEL(check_floats_to_e4m3, 64)(Global in, Global out) {
         row(out).store<u16>(2 * i, floats_to_e4m3(row(in).load<float>(8 * i), row(in).load<float>(8 * i + 4)));
 }
 #endif
-
-// NaNs are made one and the same.
-template <class Function> LD_DEVICE void put_floats(Global in, Global out, Function function) {
-    for (int i = 0; i < 64; i += 4) {
-        const float made = function(row(in).load<float>(i));
-        row(out).store<float>(i, made == made ? made : -1.0f);
-    }
-}
-
-LD_KERNEL(check_fast_exp2, 64)(Global in, Global out) {
-    put_floats(in, out, [](float value) { return fast_exp2(value); });
-}
-
-LD_KERNEL(check_fast_reciprocal, 64)(Global in, Global out) {
-    put_floats(in, out, [](float value) { return fast_reciprocal(value); });
-}
-
-LD_KERNEL(check_normal_cdf, 64)(Global in, Global out) {
-    put_floats(in, out, [](float value) { return normal_cdf(value); });
-}
 
 // Warp w loads matrices from the 2048 bytes of its own rows, in an order that is not that of the addresses.
 LD_DEVICE Shared matrices_of(Global in) {

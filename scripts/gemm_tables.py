@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,11 +25,11 @@ from cuda.pathfinder import find_nvidia_binary_utility
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-import gemm_listed
+import gemm_listed  # noqa: E402
 
-from layoutdsl.backends.cuda import toolkit
-from layoutdsl.backends.cuda.compile import compiled
-from layoutdsl.gemm.instance import Instance
+from layoutdsl.backends.cuda import toolkit  # noqa: E402
+from layoutdsl.backends.cuda.compile import compiled  # noqa: E402
+from layoutdsl.gemm.instance import Instance  # noqa: E402
 
 PAGE = ROOT / "docs" / "gemm-kernels.md"
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
@@ -62,14 +61,16 @@ LOOPS = """
 ## Main loops, as compiled for {arch}
 
 Counted in the disassembly, from the loop's first instruction to the branch back: the shortest loop that has all tensor
-core instructions of the kernel. One turn of it, for a warp: instructions of tensor cores (HMMA, IMMA, QMMA: `mma`), of
-fragments from shared memory (LDSM: `ldmatrix`), other loads from it (LDS), asynchronous copies (LDGSTS).
+core instructions of the kernel and asynchronous copies. What is in a loop over the steps of a stage counts for each of
+them. One turn, for a warp: instructions of tensor cores (HMMA, IMMA, QMMA: `mma`), of fragments from shared memory
+(LDSM: `ldmatrix`), other loads from it (LDS), asynchronous copies (LDGSTS).
 
 *Decoding* is how many LOP3, PRMT, SHF and HADD2, HMUL2, HFMA2 (with `.BF16` or without) the loop has for each weight of
 a lane, so it includes the multiplication with the group's scale, and the few of these that find addresses. A lane's
-weights are those of its mma: {weights}. *All* are all instructions of the loop for each weight but the tensor cores'.
-With 8-bit activations and several groups, sums are scaled, not weights: that is in *all* alone, and becomes less for a
-weight the fewer rows a tile has.
+weights are those of its mma: 4 of each 16 x 8
+that m16n8k16 takes, 8 of m16n8k32, once for all rows of the tile. *All* are all instructions of the loop for each
+weight, but for those of tensor cores. With 8-bit activations and several groups, sums are scaled instead of weights:
+that is in *all*, and becomes more with the rows of a tile.
 
 """
 
@@ -140,7 +141,7 @@ def page(made: dict[tuple[Any, str], Compiled], loops: dict[Instance, Loop]) -> 
         cells = [cell(made.get((kernel, arch))) for arch in ARCHS]
         lines.append(f"| {kernel.name} | {kernel.shared / 1024:.3g} | {' | '.join(cells)} |")
     text = HEAD.format(version=version()) + "\n".join(lines) + "\n"
-    text += LOOPS.format(arch=SHOWN, weights="4 of m16n8k16, 8 of m16n8k32, of which rows 16 and further have none")
+    text += LOOPS.format(arch=SHOWN)
     lines = ["| kernel | mma | LDSM | LDS | LDGSTS | decoding | all |", f"|---|{'---|' * 6}"]
     lines += [f"| {kernel.name} | {' | '.join(loop_cells(loop))} |" for kernel, loop in loops.items()]
     return text + "\n".join(lines) + "\n"
@@ -177,7 +178,8 @@ def measured(kernel: Any, arch: str) -> Compiled:
 
 
 def main_loop(kernel: Instance) -> Loop:
-    """The shortest loop that has all tensor core instructions. AssertionError where there is none."""
+    """The shortest loop that has all tensor core instructions and copies. Where a shorter one in it has the former, its
+    instructions count as often as it turns for a stage. AssertionError where there is none."""
     names, targets, loops = [], {}, []
     for line in _tool("nvdisasm", "-c", compiled(kernel, SHOWN).code).splitlines():
         if label := re.match(r"(\.L_x_\d+):", line):
@@ -187,12 +189,19 @@ def main_loop(kernel: Instance) -> Loop:
             to = re.search(r"\((\.L_x_\d+)\)", found[2])
             if found[1] == "BRA" and to and to[1] in targets:
                 loops.append((targets[to[1]], len(names)))
-    products = sum(name in MMA for name in names)
-    whole = [names[a:b] for a, b in loops if sum(name in MMA for name in names[a:b]) == products]
-    assert products and whole, f"{kernel.name} has no loop with all its tensor core instructions"
-    counts = Counter(min(whole, key=len))
+    products = [at for at, name in enumerate(names) if name in MMA]
+    copies = [at for at, name in enumerate(names) if name == "LDGSTS"]
+    whole = sorted((b - a, a, b) for a, b in loops if products and a <= products[0] and products[-1] < b)
+    stages = [(a, b) for _, a, b in whole if any(a <= at < b for at in copies)]
+    assert stages, f"{kernel.name} has no loop with all its tensor core instructions"
+    (_, *steps), stage = whole[0], stages[0]
+    inner, counts = Counter(names[slice(*steps)]), Counter(names[slice(*stage)])
     codes = 8 if kernel.kind in ("s8", "e4m3") else 4
-    return Loop(counts, products // (kernel.m // 16) * codes)
+    weights = len(products) // (kernel.m // 16) * codes
+    turns = 1 if tuple(steps) == stage else 2 * kernel.k // kernel.depth // weights
+    for name, count in inner.items():
+        counts[name] += (turns - 1) * count
+    return Loop(counts, weights * turns)
 
 
 def _tool(name: str, option: str, code: bytes) -> str:

@@ -44,8 +44,11 @@ def test_the_list_uses_everything_at_least_once():
         *((code, scale) for code in ("u4b8", "u4", "u8b128", "u8", "e4m3") for scale in ("channel", "group")),
         ("e4m3", "e8m0"), ("e2m1", "e8m0"), ("e2m1", "s0e5m3"),
     }  # fmt: skip
-    for code in ("u4b8", "u4", "u8b128"):
-        assert {of.group for of in gemms if of.code == code} == {0, 32, 64, 128}
+    for kind in ({"f16", "bf16"}, {"s8"}, {"e4m3"}):
+        assert {of.group for of in gemms if of.kind in kind and of.scale in ("channel", "group")} == {0, 32, 64, 128}
+    assert {(of.kind, of.result) for of in gemms} == {
+        ("f16", ""), ("bf16", ""), *((kind, result) for kind in ("s8", "e4m3") for result in ("f16", "bf16"))
+    }  # fmt: skip
     assert {entry.rows for entry in LISTED} == set(ROWS)
     assert {entry.activation for entry in LISTED} == {"", "silu", "gelu", "gelu_tanh", "relu2", "swiglu_oai"}
 

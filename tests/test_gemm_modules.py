@@ -42,6 +42,7 @@ LINEAR = {
                         {"group": 64, "tp": 4, "rank": 1, "only": ("o",)}),
     "no heads": ("u4b8", "float16", "attention", {"q": 6, "kv": 3, "d": 40, "h": 64},
                  {"group": 64, "tp": 4, "rank": 3, "only": ("o",), "params": {"bias": True}}),
+    "8 bits with zero points": ("u8", "bfloat16", "linear", {"n": 72, "k": 200}, {"group": 64}),
     "fp8 blocks": ("e4m3_blocks", "bfloat16", "linear", {"n": 130, "k": 200}, {"group": 64}),
     "INT8, inputs of no whole chunk": (
         "u4b8_s8", "float16", "linear", {"n": 72, "k": 300}, {"group": 64, "params": {"bias": True}},
@@ -301,7 +302,7 @@ def test_zero_points_that_are_missing() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("u4b8", "u8", "weights of u8"),
+        ("u4b8", "n4b8", "weights of n4b8"),
         ("f16 float16 group", "bf16 float16 group", "bf16 activations"),
         ("f16 float16 group", "s8 float16 group", "s8 activations"),
         ("f16 float16 group", "s4 float16 group", "s4 activations"),
@@ -343,9 +344,6 @@ def test_plans_that_are_refused() -> None:
     raised(lambda: MarlinLinear(plan), "2 experts", "MarlinMoE", code="LP341")
     plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 2, "i": 64, "h": 128}, only=("w2",))
     raised(lambda: MarlinMoE(plan, activation="silu"), "w2", "in one plan", code="LP341")
-    zeros = {"bits": 8, "source.zero_points": True, "target.zero_points": True}
-    plan = compile_plan("ct_int", "marlin_int8_a16", "linear", {"n": 64, "k": 128}, params=zeros)
-    raised(lambda: MarlinLinear(plan), "weights of u8", code="LP344")
 
 
 # ---------------------------------------------------------------- experts

@@ -183,7 +183,7 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
     if (splits > 1 &&
         !add_blocks<S>(shared, sums, of.partials, of.arrivals, i64{tile_m} * tiles_n + tile_n, split, splits))
         return;
-    const Finish<S> finish(matrix.scales, matrix.global_scale, matrix.bias, of_warp);
+    const Finish<S> finish(matrix.scales, matrix.global_scale, matrix.bias);
     const auto row_of = [&](int r) { return by.row_of_c(row + r); };
     store_results<S>(shared, Results{of.c, of.columns, of.stride_c}, column, sums, finish, row_of,
                      [&](int r) { return scale_of_row<S>(of, matrix, by.row_of_a(row + r)); },

@@ -13,14 +13,14 @@
 
 namespace ld {
 
-// ---- what tensor cores add up: `none` to begin with, `value` of what came out
+// ---- what tensor cores add up: `zero` to begin with, `value` of what came out
 
 template <Operand operand> struct Adding;
 
 // A sum within 2^22 of zero stands in the mantissa of 1.5 * 2^23, and needs no conversion.
 template <> struct Adding<Operand::s8> {
     using Sum = i32;
-    LD_DEVICE static Fragment<i32, 4> none() { return {{0x4B400000, 0x4B400000, 0x4B400000, 0x4B400000}}; }
+    static constexpr i32 zero = 0x4B400000;
     LD_DEVICE static float value(i32 sum) { return float_of(static_cast<u32>(sum)) - 12582912.0f; }
     LD_DEVICE static Fragment<i32, 4> mma(Fragment<u32, 4> a, Fragment<u32, 2> b, Fragment<i32, 4> c) {
         return mma_s8(a, b, c);
@@ -30,7 +30,7 @@ template <> struct Adding<Operand::s8> {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
 template <> struct Adding<Operand::e4m3> {
     using Sum = float;
-    LD_DEVICE static Fragment<float, 4> none() { return {{0, 0, 0, 0}}; }
+    static constexpr float zero = 0;
     LD_DEVICE static float value(float sum) { return sum; }
     LD_DEVICE static Fragment<float, 4> mma(Fragment<u32, 4> a, Fragment<u32, 2> b, Fragment<float, 4> c) {
         return mma_e4m3(a, b, c);
@@ -96,22 +96,13 @@ template <class S> using SumOf = typename SumType<adds_integers<S>>::Sum;
 // Steps of a warp in a stage whose products are added up before they are scaled.
 template <class S> constexpr int span = !S::grouped || S::group >= S::turns * S::step ? S::turns : S::group / S::step;
 
-// The products of a span for one strip and one part, added to `sum`.
-template <class S, class Sum>
-LD_DEVICE Fragment<Sum, 4> added_up(const Fragment<u32, 4> (&a)[span<S>][S::strips], const Fragment<u32, 2> (&b)[span<S>],
-                                    int strip, Fragment<Sum, 4> sum) {
-    LD_UNROLL
-    for (int turn = 0; turn < span<S>; ++turn) sum = Adding<S::operand>::mma(a[turn][strip], b[turn], sum);
-    return sum;
-}
-
 // A warp's part of one stage.
 template <class S, class Sum>
 LD_DEVICE void multiply8(Shared stage, const Weights<S>& weights, const Scales<S>& scales, Sums<S, Sum>& sums) {
     using Decoder = Decode8<S::code, S::operand>;
     using Add = Adding<S::operand>;
     static_assert(span<S> * S::step * 128 * 128 < 1 << 22, "sums of int8 that are scaled stay within 2^22");
-    LD_NO_UNROLL
+    LD_UNROLL
     for (int begin = 0; begin < S::turns; begin += span<S>) {
         const int step = weights.first() + begin;
         const Zeros<S> zeros = scales.zeros(stage, step);
@@ -130,22 +121,28 @@ LD_DEVICE void multiply8(Shared stage, const Weights<S>& weights, const Scales<S
             LD_UNROLL
             for (int within = 0; within < 4; ++within) {
                 const int part = tile * 4 + within;
-                const u32 zero = S::zero_points ? zero_of(zeros[0], part) : 0;
-                Fragment<u32, 2> b[span<S>];
+                Fragment<typename Add::Sum, 4> added[S::strips];
                 LD_UNROLL
-                for (int turn = 0; turn < span<S>; ++turn)
-                    b[turn] = Decoder::fragment(words[turn].at + within * Decoder::words, zero);
+                for (int strip = 0; strip < S::strips; ++strip)
+                    if constexpr (adds_integers<S>)
+                        added[strip] = sums.at[strip][part];
+                    else
+                        added[strip] = {{Add::zero, Add::zero, Add::zero, Add::zero}};
                 LD_UNROLL
-                for (int strip = 0; strip < S::strips; ++strip) {
-                    Fragment<Sum, 4>& sum = sums.at[strip][part];
-                    if constexpr (adds_integers<S>) {
-                        sum = added_up<S>(a, b, strip, sum);
-                    } else {
-                        const auto of_span = added_up<S>(a, b, strip, Add::none());
-                        LD_UNROLL
-                        for (int i = 0; i < 4; ++i) sum[i] += Add::value(of_span[i]) * factors.at(within, i % 2);
-                    }
+                for (int turn = 0; turn < span<S>; ++turn) {
+                    const u32 zero = S::zero_points ? zero_of(zeros[0], part) : 0;
+                    const Fragment<u32, 2> b = Decoder::fragment(words[turn].at + within * Decoder::words, zero);
+                    LD_UNROLL
+                    for (int strip = 0; strip < S::strips; ++strip) added[strip] = Add::mma(a[turn][strip], b, added[strip]);
                 }
+                LD_UNROLL
+                for (int strip = 0; strip < S::strips; ++strip)
+                    if constexpr (adds_integers<S>)
+                        sums.at[strip][part] = added[strip];
+                    else
+                        LD_UNROLL
+                        for (int i = 0; i < 4; ++i)
+                            sums.at[strip][part][i] += Add::value(added[strip][i]) * factors.at(within, i % 2);
             }
         }
     }

@@ -23,6 +23,7 @@ GROUPS = {
     ("u4b8", "float"): (0, 32, 64, 128),
     ("u4", "float"): (0, 32, 64, 128),
     ("u8b128", "float"): (0, 32, 64, 128),
+    ("u8", "float"): (0, 32, 64, 128),
     ("e4m3", "float"): (0, 32, 64, 128),
     ("e4m3", "e8m0z"): (32,),
     ("e2m1", "e8m0z"): (32,),
@@ -245,7 +246,7 @@ def _wanted(facts: Facts) -> dict[str, tuple[torch.dtype, int]]:
         "scale": (BYTES.get(facts.scale, dtype), cells),
         "bias": (dtype, facts.n),
     }
-    if facts.code in ("u4", "n4"):
+    if facts.code in ("u4", "u8", "n4"):
         found["zero_point"] = (torch.int32, cells * facts.bits // 32)
     if facts.scale.startswith("s0e5m3") or facts.scale == "int16":
         found["global_scale"] = (torch.float32, 1)

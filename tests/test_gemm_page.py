@@ -1,0 +1,58 @@
+"""The listed GEMM kernels compiled for every arch, without a GPU: none has a stack, and their page is up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
+
+from gemm_listed import kernels
+
+from layoutdsl.gemm.instance import Instance
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("gemm_tables", ROOT / "scripts" / "gemm_tables.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+gemm_tables = load()
+PAGE = gemm_tables.PAGE.read_text(encoding="utf-8")
+SAME = f"\nNVRTC {gemm_tables.version()} makes" in PAGE
+"""Whether the page's numbers are those of this NVRTC: they are held against no other."""
+
+
+def cells(heading: str) -> dict[str, list[str]]:
+    """A table of the page: name of the kernel -> the other cells."""
+    rows = [line.strip("|").split("|") for line in PAGE.split(heading)[1].split("\n## ")[0].splitlines() if "|" in line]
+    return {name.strip(): [cell.strip() for cell in more] for name, *more in rows[2:]}
+
+
+@pytest.mark.parametrize("arch", gemm_tables.ARCHS)
+def test_every_listed_kernel_compiles_and_has_no_stack(arch):
+    table = cells("## Registers and sizes")
+    assert [*table] == [kernel.name for kernel in kernels()]
+    for kernel in kernels():
+        made = gemm_tables.measured(kernel, arch) if gemm_tables.exists(kernel, arch) else None
+        assert made is None or made.stack == 0, kernel.name
+        assert made is None or made.registers * kernel.threads <= 65536, kernel.name
+        found = table[kernel.name][1 + gemm_tables.ARCHS.index(arch)]
+        assert not SAME or found == gemm_tables.cell(made), "run: python scripts/gemm_tables.py"
+
+
+def test_main_loops():
+    table = cells("## Main loops")
+    gemms = [kernel for kernel in kernels() if isinstance(kernel, Instance)]
+    assert [*table] == [kernel.name for kernel in gemms]
+    for kernel in gemms:
+        loop = gemm_tables.main_loop(kernel)
+        assert loop.of("LDSM") and loop.of("LDGSTS") and not loop.of("LDL", "STL", "LDG", "STG"), kernel.name
+        assert not SAME or table[kernel.name] == gemm_tables.loop_cells(loop), "run: python scripts/gemm_tables.py"
