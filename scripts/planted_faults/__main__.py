@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 import gemm_cases  # noqa: F401  imports what takes long
 
 from layoutdsl.backends import kernel_sources
+from layoutdsl.backends.host import build as host_build
 
 PAGE = ROOT / "docs" / "gemm-faults.md"
 
@@ -78,6 +79,7 @@ def main() -> int:
     ]
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(args.jobs) as pool:
         os.environ["XDG_CACHE_HOME"] = cache
+        host_build.runtime_library()
         outcomes = []
         for outcome in pool.map(planted, chosen):
             outcomes.append(outcome)
