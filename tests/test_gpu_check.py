@@ -230,11 +230,11 @@ def test_what_the_sanitizer_runs_can_run(script, compiler):
 def test_times_in_words_and_numbers(script):
     import gemm_times
 
-    row = gemm_times.judged("x", {"ours": 2e-5, "torch": 5e-5, "vLLM": 1e-5}, size=10_000_000, speed=1e12)
-    assert row.said == "20.0 us; weights once 10.0 (50%); torch 50.0 (2.50x), vLLM 10.0 (0.50x)"
-    assert row.figures == {"ours us": 20.0, "torch us": 50.0, "vLLM us": 10.0, "weights once us": 10.0}
+    row = gemm_times.judged("gemm_times", "x", {"ours": 2e-5, "torch": 5e-5}, size=10_000_000, speed=1e12)
+    assert row.said == "20.0 us; weights once 10.0 (50%); torch 50.0 (2.50x)"
+    assert row.figures == {"ours us": 20.0, "torch us": 50.0, "weights once us": 10.0}
     assert row.result == "passed"
-    assert gemm_times.judged("x", {"ours": 2e-5, "torch": 1e-5}, 1, 1e12).result == "below the aim"
+    assert gemm_times.judged("", "x", {"ours": 2e-5, "torch": 1e-5}, 1, 1e12).result == "below the aim"
 
 
 def test_everything_that_is_timed_has_a_plan_and_tiles(script):
@@ -250,13 +250,28 @@ def test_everything_that_is_timed_has_a_plan_and_tiles(script):
                 table.choose(facts.code, facts.kind, rows=rows, n=facts.n, k=facts.k, multiprocessors=132)
 
 
-def test_engines_that_are_not_here(script):
-    import peers
+def test_engines_that_are_not_here(script, monkeypatch):
+    import gemm_peers
+    import gemm_times
 
-    rows = {row.name: row for row in peers.missing()}
-    assert set(rows) == {f"{who}'s kernel" for who in peers.PEERS if not peers.there(who)}
-    assert {row.result for row in rows.values()} <= {"not available"}
-    assert set(peers.PEERS) == set(peers.MODULES)
+    assert set(gemm_peers.SHAPES) <= set(gemm_times.TIMED)
+    assert [row.result for row in gemm_peers.check("host")] == ["not available"] * 2
+    monkeypatch.setattr(gemm_peers, "PEERS", {"one": ("no_such_engine", None)})
+    (row,) = gemm_peers.check("cuda")
+    assert (row.result, row.said) == ("not available", "ModuleNotFoundError: No module named 'no_such_engine'")
+
+
+def test_an_engine_that_breaks_is_said(script, monkeypatch):
+    import gemm_peers
+
+    def broken(*_):
+        raise RuntimeError("not for this torch\nat all")
+
+    monkeypatch.setattr(gemm_peers, "PEERS", {"one": ("json", broken)})
+    monkeypatch.setattr(gemm_peers, "copy_speed", lambda: 1e12)
+    monkeypatch.setattr(gemm_peers, "compared", lambda who, make, timed: make())
+    (row,) = gemm_peers.check("cuda")
+    assert (row.name, row.result, row.said) == ("one", "not available", "RuntimeError: not for this torch")
 
 
 SUMMARY = "========= ERROR SUMMARY: 0 errors\n"

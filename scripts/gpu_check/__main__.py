@@ -26,15 +26,16 @@ from rows import FAILED, Machine, Row, as_json, as_table
 ROOT = wheels.ROOT
 
 LIMITS = {
-    "installed": 15,
+    "installed": 10,
     "primitives": 30,
-    "recorded": 55,
+    "recorded": 50,
     "reference": 40,
     "graphs": 20,
-    "gemms": 50,
-    "sanitizer": 50,
-    "bandwidth": 30,
-    "gemm_times": 60,
+    "gemms": 45,
+    "sanitizer": 45,
+    "bandwidth": 25,
+    "gemm_times": 50,
+    "gemm_peers": 35,
 }
 """Seconds for each check, which is the module of that name with `check(backend) -> rows`."""
 

@@ -1,6 +1,6 @@
 """How long GEMMs and mixtures of experts take on the shapes of real models: beside torch's matmul of weights that are
-not quantized, beside reading the weights once as fast as a copy does, and beside other engines' kernels where these are
-installed. All are replays of CUDA graphs, on as many sets of weights as do not fit into the cache of the GPU."""
+not quantized, and beside reading the weights once as fast as a copy does. All are replays of CUDA graphs, on as many sets
+of weights as do not fit into the GPU's cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-import peers
 import torch
 from bandwidth import seconds
 from rows import ABSENT, BELOW, FAILED, PASSED, Row
@@ -21,6 +20,8 @@ ROWS = (1, 16, 64, 256, 1024, 4096)
 ROUNDS, EACH = 5, 4
 
 Work = Callable[[], Any]
+Measure = Callable[[int], tuple[dict[str, float], int]]
+"""Rows -> the seconds of each, ours first, and the bytes of the weights that are read."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,6 @@ class Timed:
     dtype: str = "float16"
     group: int = 0
     top_k: int = 0
-    peers: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -53,11 +53,10 @@ def _experts(e: int, i: int, h: int) -> tuple[tuple[str, int], ...]:
     return ("e", e), ("i", i), ("h", h)
 
 
-BOTH = ("vLLM", "humming")
 TIMED = {
-    "int4, 4096 x 4096": Timed("gptq", "marlin_int4_a16", "linear", _linear(4096, 4096), group=128, peers=BOTH),
-    "int4, 28672 x 4096": Timed("gptq", "marlin_int4_a16", "linear", _linear(28672, 4096), group=128, peers=BOTH),
-    "int4, 4096 x 14336": Timed("gptq", "marlin_int4_a16", "linear", _linear(4096, 14336), group=128, peers=BOTH),
+    "int4, 4096 x 4096": Timed("gptq", "marlin_int4_a16", "linear", _linear(4096, 4096), group=128),
+    "int4, 28672 x 4096": Timed("gptq", "marlin_int4_a16", "linear", _linear(28672, 4096), group=128),
+    "int4, 4096 x 14336": Timed("gptq", "marlin_int4_a16", "linear", _linear(4096, 14336), group=128),
     "FP8, 28672 x 4096": Timed("fp8", "marlin_fp8_a16", "linear", _linear(28672, 4096), "bfloat16"),
     "NVFP4, 28672 x 4096": Timed("nvfp4", "marlin_nvfp4_a16", "linear", _linear(28672, 4096), "bfloat16"),
     "int4 x int8, 28672 x 4096": Timed("gptq", "marlin_int4_a8int8", "linear", _linear(28672, 4096), group=128),
@@ -75,36 +74,31 @@ def check(backend: str) -> Iterator[Row]:
     if backend == "host":
         yield Row("gemm_times", "GEMMs and mixtures of experts", ABSENT, "needs a GPU")
         return
-    yield from peers.missing()
     speed = copy_speed()
     for name, timed in TIMED.items():
-        yield from rows_of(name, timed, speed)
+        yield from rows_of("gemm_times", name, mixtures if timed.top_k else products, speed)
 
 
-def rows_of(name: str, timed: Timed, speed: float) -> Iterator[Row]:
+def rows_of(check: str, name: str, prepare: Callable[[Timed], Measure], speed: float) -> Iterator[Row]:
     """A row for each number of rows. One that fails leaves the others alone."""
-    measure = mixtures if timed.top_k else products
     try:
-        prepared = measure(timed)
+        measure = prepare(TIMED[name])
         for rows in ROWS:
-            yield judged(f"{name}, M = {rows}", *prepared(rows), speed)
+            yield judged(check, f"{name}, M = {rows}", *measure(rows), speed)
     except (LayoutError, torch.OutOfMemoryError) as error:
-        yield Row("gemm_times", name, FAILED, str(error).splitlines()[0])
+        yield Row(check, name, FAILED, str(error).splitlines()[0])
 
 
-def judged(name: str, taken: dict[str, float], size: int, speed: float) -> Row:
+def judged(check: str, name: str, taken: dict[str, float], size: int, speed: float) -> Row:
     """`taken` has the seconds of each, ours first; size: bytes of the weights that are read; speed: bytes a second."""
     ours, limit = taken["ours"], size / speed
     others = [f"{who} {other * 1e6:.1f} ({other / ours:.2f}x)" for who, other in taken.items() if who != "ours"]
     said = f"{ours * 1e6:.1f} us; weights once {limit * 1e6:.1f} ({limit / ours:.0%}); {', '.join(others)}"
     figures = {f"{who} us": round(other * 1e6, 2) for who, other in (*taken.items(), ("weights once", limit))}
-    return Row("gemm_times", name, PASSED if ours <= taken["torch"] else BELOW, said, figures=figures)
+    return Row(check, name, PASSED if ours <= min(taken.values()) else BELOW, said, figures=figures)
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
-
-Measure = Callable[[int], tuple[dict[str, float], int]]
-
 
 def products(timed: Timed) -> Measure:
     """What measures so many rows: the seconds of each, and the bytes of one matrix."""
@@ -117,14 +111,11 @@ def products(timed: Timed) -> Measure:
         torch.randn(sizes["n"], sizes["k"], dtype=dtype, device="cuda")
         for _ in range(copies(2 * sizes["n"] * sizes["k"]))
     ]
-    others = {who: peers.PEERS[who](first, dense[0], timed.group) for who in timed.peers if peers.there(who)}
 
     def measure(rows: int) -> tuple[dict[str, float], int]:
         x = torch.randn(rows, sizes["k"], dtype=dtype, device="cuda")
         taken = {"ours": time_of([lambda layer=layer: layer(x) for layer in layers])}
         taken["torch"] = time_of([lambda weight=weight: torch.nn.functional.linear(x, weight) for weight in dense])
-        for who, other in others.items():
-            taken[who] = time_of([lambda other=other: other(x)])
         return taken, size
 
     return measure

@@ -16,7 +16,7 @@ import wheels
 from rows import ABSENT, FAILED, PASSED, Row
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-SECONDS = 45
+SECONDS = 40
 FOUND = 9
 """Exit status where the tool has found something."""
 
