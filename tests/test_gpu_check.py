@@ -237,17 +237,12 @@ def test_times_in_words_and_numbers(script):
     assert gemm_times.judged("", "x", {"ours": 2e-5, "torch": 1e-5}, 1, 1e12).result == "below the aim"
 
 
-def test_everything_that_is_timed_has_a_plan_and_tiles(script):
+def test_everything_that_is_timed_has_a_plan_and_kernels(script):
     import gemm_times
 
-    from layoutdsl.gemm import table
-    from layoutdsl.gemm.matrix import Matrix, matrices
-
-    for timed in gemm_times.TIMED.values():
-        for name in matrices(timed.plan):
-            facts = Matrix.of(timed.plan, name).facts
-            for rows in gemm_times.ROWS:
-                table.choose(facts.code, facts.kind, rows=rows, n=facts.n, k=facts.k, multiprocessors=132)
+    found = gemm_times.needed(multiprocessors=132)
+    codes = {"u4b8", "e4m3", "e2m1"}
+    assert {kernel.code for kernel in found} == codes and {kernel.rows for kernel in found} == {"dense", "experts"}
 
 
 def test_engines_that_are_not_here(script, monkeypatch):

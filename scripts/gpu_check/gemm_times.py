@@ -1,6 +1,6 @@
 """How long GEMMs and mixtures of experts take on the shapes of real models: beside torch's matmul of weights that are
-not quantized, and beside reading the weights once as fast as a copy does. All are replays of CUDA graphs, on as many sets
-of weights as do not fit into the GPU's cache."""
+not quantized, and beside reading the weights once as fast as a copy does. All are replays of CUDA graphs, on as many
+sets of weights as do not fit into the GPU's cache."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from typing import Any
 
 import torch
 from bandwidth import seconds
+from gemms import compile_all
 from rows import ABSENT, BELOW, FAILED, PASSED, Row
 
 from layoutdsl import LayoutError, MarlinLinear, MarlinMoE, Plan, compile_plan
+from layoutdsl.gemm import launch, mixture, table
+from layoutdsl.gemm.instance import Instance
+from layoutdsl.gemm.matrix import Matrix, matrices
 
 ROWS = (1, 16, 64, 256, 1024, 4096)
 
@@ -74,9 +78,28 @@ def check(backend: str) -> Iterator[Row]:
     if backend == "host":
         yield Row("gemm_times", "GEMMs and mixtures of experts", ABSENT, "needs a GPU")
         return
+    compile_all(needed(torch.cuda.get_device_properties().multi_processor_count))
     speed = copy_speed()
     for name, timed in TIMED.items():
         yield from rows_of("gemm_times", name, mixtures if timed.top_k else products, speed)
+
+
+def needed(multiprocessors: int) -> set[Instance]:
+    """The GEMMs that a GPU of so many multiprocessors takes for all that is timed."""
+    found: set[Instance] = set()
+    for timed in TIMED.values():
+        plan = timed.plan
+        for facts, experts in ((of.facts, of.experts) for of in (Matrix.of(plan, name) for name in matrices(plan))):
+            for rows in ROWS:
+                if timed.top_k:
+                    tile = mixture._choice(facts, rows * timed.top_k, experts, multiprocessors).tile
+                    found.add(launch.instance(facts, tile, "experts"))
+                else:
+                    tile = table.choose(
+                        facts.code, facts.kind, rows=rows, n=facts.n, k=facts.k, multiprocessors=multiprocessors
+                    ).tile
+                    found.add(launch.instance(facts, tile))
+    return found
 
 
 def rows_of(check: str, name: str, prepare: Callable[[Timed], Measure], speed: float) -> Iterator[Row]:
@@ -99,6 +122,7 @@ def judged(check: str, name: str, taken: dict[str, float], size: int, speed: flo
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
+
 
 def products(timed: Timed) -> Measure:
     """What measures so many rows: the seconds of each, and the bytes of one matrix."""
