@@ -53,11 +53,11 @@ template <class S> class Scales {
   public:
     // From `column` of the block on, of a matrix of n columns.
     LD_DEVICE Scales(Global scales, Global zeros, i64 n, i64 column)
-        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column * S::bits / 8), n_(n) {
+        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column * S::bits / 8), n_(static_cast<i32>(n)) {
         if constexpr (S::zero_points && !S::grouped) zero_ = zeros_of_lane(zeros_);
     }
 
-    LD_DEVICE void copy(Shared stage, i64 k) const {
+    LD_DEVICE void copy(Shared stage, i32 k) const {
         if constexpr (S::grouped) {
             const i64 first = k / S::group;
             copy_rows<S::scale_row>(stage + S::scales_at, scales_, first, n_ * S::scale_bytes);
@@ -124,7 +124,7 @@ template <class S> class Scales {
     }
 
     Global scales_, zeros_;
-    i64 n_;
+    i32 n_;
     Zeros<S> zero_;
 };
 
