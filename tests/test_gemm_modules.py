@@ -398,6 +398,17 @@ def test_mixture(name: str) -> None:
         want.check(layer(x.reshape(1, tokens, -1), ids.int(), router)[0])
 
 
+@pytest.mark.parametrize("name", ["u4b8_s8", "u4b8_e4m3"])
+def test_mixture_of_8_bit_activations(name: str) -> None:
+    """Rows are quantized before both products: as near to the checkpoint as 8 bits are."""
+    case = draw(name, "bfloat16", "moe_gated", {"e": 3, "i": 64, "h": 128}, group=64)
+    layer = MarlinMoE(case.plan, activation="silu").load_checkpoint(case.tensors)
+    x, (ids, router, places) = case.x(5, "w13"), routed(case, 5, 2)
+    want = experts(case, x, ids.numpy(), router.double().numpy(), "silu", places=places).value
+    off = layer(x, ids, router).double().numpy() - want
+    assert np.linalg.norm(off) < 0.06 * np.linalg.norm(want)
+
+
 def test_tokens_of_other_ranks_are_zeros() -> None:
     case, layer = mixture("every other expert elsewhere, bias")
     x = case.x(3, "w13")
