@@ -46,12 +46,14 @@ def run(*argv: str) -> subprocess.CompletedProcess:
 
 
 def test_table_and_json(tmp_path, compiler):
-    done = run("--host", "--json", str(tmp_path / "found.json"), "installed", "primitives", "graphs", "bandwidth")
+    checks = ("installed", "primitives", "graphs", "bandwidth", "gemm_times")
+    done = run("--host", "--json", str(tmp_path / "found.json"), *checks)
     found = json.loads((tmp_path / "found.json").read_text())
     rows = {(row["check"], row["name"]): row["result"] for row in found["rows"]}
     assert done.returncode == 0, done.stdout + done.stderr
     assert rows["installed", "NVRTC"] == rows["primitives", "ldmatrix"] == "passed"
     assert rows["graphs", "capture and replay"] == rows["bandwidth", "over a device copy"] == "not available"
+    assert rows["gemm_times", "GEMMs and mixtures of experts"] == "not available"
     assert sum(check == "primitives" for check, _ in rows) > 15
     assert len(done.stdout.splitlines()) == 4 + len(rows)
     assert re.search(r"^\| primitives \| ldmatrix \| passed \| \d+ bytes \| +[\d.]+ \|$", done.stdout, flags=re.M)
@@ -87,8 +89,8 @@ def test_a_check_that_breaks_fails(script, monkeypatch):
     assert row.result == "failed" and "invalid choice: 'nothing'" in row.said
 
 
-def test_every_check_is_a_module_and_all_end_in_four_minutes(script):
-    assert sum(script.LIMITS.values()) < 235
+def test_every_check_is_a_module_and_all_end_in_six_minutes(script):
+    assert sum(script.LIMITS.values()) < 355
     for name in script.LIMITS:
         assert "def check(backend: str) -> Iterator[Row]:" in (SCRIPT / f"{name}.py").read_text()
 
@@ -180,13 +182,100 @@ def test_recorded_cases(script, compiler, monkeypatch):
     assert (row.name, row.result, row.said) == ("2 cases", "passed", "2 byte-equal")
 
 
+@pytest.fixture
+def listed(script):
+    """The listed kernels by number."""
+    import gemms
+
+    return gemms.LISTED
+
+
+@pytest.mark.parametrize("kind", ["u4b8", "s8"])
+def test_a_gemm_is_held_against_float64(script, compiler, listed, kind):
+    import gemms
+
+    entry = next(one for one in listed if not one.by_experts and kind in (one.kernel.code, one.kernel.kind))
+    result, said = gemms.held(entry, "host", splits=2)
+    assert result == "passed" and said.endswith("% of the bound or less, 2 blocks for each tile")
+
+
+@pytest.mark.parametrize("by_8_bits", [False, True])
+def test_a_mixture_is_held_against_float64(script, compiler, listed, by_8_bits):
+    import gemms
+
+    entry = next(one for one in listed if one.by_experts and bool(one.kernel.result) == by_8_bits)
+    assert gemms.held(entry, "host", splits=1)[0] == "passed"
+
+
+def test_a_gemm_that_is_wrong_is_seen(script, listed, monkeypatch):
+    import gemms
+    import numpy as np
+
+    made, wanted = torch.zeros(2, 3), gemms.Product(np.zeros((2, 3)), np.full((2, 3), 0.5))
+    assert gemms.judged([(made, wanted)]) == ("passed", "6 results, off by 0% of the bound or less")
+    for wrong in (1.0, float("nan")):
+        made[1, 2] = wrong
+        assert gemms.judged([(made, wanted)]) == ("failed", "1 of 6 results are off by more than the bound")
+    monkeypatch.setattr(gemms, "dense", lambda *_: ([], False))
+    entry = next(one for one in listed if not one.by_experts)
+    assert gemms.held(entry, "host", 1) == ("failed", "the results of a second call differ")
+
+
+def test_what_the_sanitizer_runs_can_run(script, compiler):
+    import sanitizer
+
+    sanitizer.multiplied("cpu")
+
+
+def test_times_in_words_and_numbers(script):
+    import gemm_times
+
+    row = gemm_times.judged("gemm_times", "x", {"ours": 2e-5, "torch": 5e-5}, size=10_000_000, speed=1e12)
+    assert row.said == "20.0 us; weights once 10.0 (50%); torch 50.0 (2.50x)"
+    assert row.figures == {"ours us": 20.0, "torch us": 50.0, "weights once us": 10.0}
+    assert row.result == "passed"
+    assert gemm_times.judged("", "x", {"ours": 2e-5, "torch": 1e-5}, 1, 1e12).result == "below the aim"
+
+
+def test_everything_that_is_timed_has_a_plan_and_kernels(script):
+    import gemm_times
+
+    found = gemm_times.needed(multiprocessors=132)
+    codes = {"u4b8", "e4m3", "e2m1"}
+    assert {kernel.code for kernel in found} == codes and {kernel.rows for kernel in found} == {"dense", "experts"}
+
+
+def test_engines_that_are_not_here(script, monkeypatch):
+    import gemm_peers
+    import gemm_times
+
+    assert set(gemm_peers.SHAPES) <= set(gemm_times.TIMED)
+    assert [row.result for row in gemm_peers.check("host")] == ["not available"] * 2
+    monkeypatch.setattr(gemm_peers, "PEERS", {"one": ("no_such_engine", None)})
+    (row,) = gemm_peers.check("cuda")
+    assert (row.result, row.said) == ("not available", "ModuleNotFoundError: No module named 'no_such_engine'")
+
+
+def test_an_engine_that_breaks_is_said(script, monkeypatch):
+    import gemm_peers
+
+    def broken(*_):
+        raise RuntimeError("not for this torch\nat all")
+
+    monkeypatch.setattr(gemm_peers, "PEERS", {"one": ("json", broken)})
+    monkeypatch.setattr(gemm_peers, "copy_speed", lambda: 1e12)
+    monkeypatch.setattr(gemm_peers, "compared", lambda who, make, timed: make())
+    (row,) = gemm_peers.check("cuda")
+    assert (row.name, row.result, row.said) == ("one", "not available", "RuntimeError: not for this torch")
+
+
 SUMMARY = "========= ERROR SUMMARY: 0 errors\n"
 
 
 @pytest.mark.parametrize(
     ("status", "said", "result"),
     [
-        (0, f"========= COMPUTE-SANITIZER\nthe conversions are done\n{SUMMARY}", ("passed", "ERROR SUMMARY: 0 errors")),
+        (0, f"========= COMPUTE-SANITIZER\nall is done\n{SUMMARY}", ("passed", "ERROR SUMMARY: 0 errors")),
         (
             9,
             "========= COMPUTE-SANITIZER\n========= Invalid __global__ write of size 16\n=========     at k+0x10\n",

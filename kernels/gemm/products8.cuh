@@ -47,7 +47,8 @@ template <class S> LD_DEVICE float scale_of(u32 pair, int second) {
     return to_float<S::result>(second ? pair >> 16 : pair & 0xFFFF);
 }
 
-// A byte b is 2^(b - 127), and 0 is 0. This is half of it: 2^128 is no float.
+// A byte b is 2^(b - 127), and 0 is 0. This is half of it: 2^128 is no float. Sums of activations that are not scaled
+// yet stay in range up to bytes of 243.
 LD_DEVICE float half_of_power(u32 byte) { return float_of(byte > 1 ? (byte - 1) << 23 : byte << 22); }
 
 template <class S> class TileScales {

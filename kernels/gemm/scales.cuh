@@ -53,12 +53,12 @@ template <class S> class Scales {
   public:
     // From `column` of the block on, of a matrix of n columns.
     LD_DEVICE Scales(Global scales, Global zeros, i64 n, i64 column)
-        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column * S::bits / 8), n_(n) {
+        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column * S::bits / 8), n_(static_cast<i32>(n)) {
         if constexpr (S::zero_points && !S::grouped) zero_ = zeros_of_lane(zeros_);
     }
 
     // Zero points lie behind the scales in a stage, and are copied along with them.
-    LD_DEVICE void copy(Shared stage, i64 k) const {
+    LD_DEVICE void copy(Shared stage, i32 k) const {
         if constexpr (S::grouped) {
             constexpr int in_scales = S::scale_row / 16, in_zeros = S::zero_points ? S::zero_row / 16 : 1;
             constexpr int scales = S::groups * in_scales, all = scales + S::groups * (S::zero_row / 16);
@@ -124,7 +124,7 @@ template <class S> class Scales {
     }
 
     Global scales_, zeros_;
-    i64 n_;
+    i32 n_;
     Zeros<S> zero_;
 };
 

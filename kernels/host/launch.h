@@ -76,6 +76,11 @@ inline void start(Block& block, u32 index) {
     }
 }
 
+inline void start_next(Block& block) {
+    const u32 at = grid.started++;
+    start(block, grid.request.order == Order::reverse ? grid.request.blocks - 1 - at : at);
+}
+
 // Nobody can go on, or all that can only look and find what they found before.
 inline void report_deadlock() {
     std::map<std::string, u32> waiting;
@@ -110,7 +115,7 @@ inline void run_turn(Warp& warp) {
 inline void run_blocks() {
     const Request& request = grid.request;
     const u32 warps = request.threads / WARP;
-    for (auto& block : grid.blocks) start(*block, grid.started++);
+    for (auto& block : grid.blocks) start_next(*block);
     Schedule schedule(static_cast<u32>(grid.blocks.size()) * warps);
     while (grid.result->fault == Fault::none) {
         Warp* warp = schedule.next();
@@ -119,7 +124,7 @@ inline void run_blocks() {
         run_turn(*warp);
         if (warp->block->ended < warps || warp->ended < WARP) continue;
         if (grid.started < request.blocks)
-            start(*warp->block, grid.started++);
+            start_next(*warp->block);
         else
             --grid.live;
     }

@@ -1,5 +1,5 @@
 // Which thread runs next. A thread runs until it waits, polls or ends. A GPU may run them in any of these orders:
-//   forward, reverse    warps and their lanes by turns, from the first or from the last
+//   forward, reverse    warps and their lanes by turns, from the first or from the last; blocks begin in that order
 //   random              any warp next, its lanes in a random order
 //   ahead               one warp as long as it can, then any other
 #pragma once

@@ -1,6 +1,6 @@
-"""Check the backend `cuda` on a GPU: a table, and the same as JSON. Exit status 1 where something failed.
+"""Check the backend `cuda` and the GEMMs on a GPU: a table, and the same as JSON. Exit status 1 where something failed.
 
-    python scripts/gpu_check                 on a machine with a GPU and torch for it, in under four minutes
+    python scripts/gpu_check                 on a machine with a GPU and torch for it, in under six minutes
     python scripts/gpu_check --host          the backend `host` instead: what can be compared without a GPU
     python scripts/gpu_check --wheels        fetch what else it needs into build/wheels, for a machine without an index
 
@@ -26,13 +26,16 @@ from rows import FAILED, Machine, Row, as_json, as_table
 ROOT = wheels.ROOT
 
 LIMITS = {
-    "installed": 15,
-    "primitives": 25,
-    "recorded": 60,
+    "installed": 10,
+    "primitives": 30,
+    "recorded": 50,
     "reference": 40,
     "graphs": 20,
-    "sanitizer": 40,
-    "bandwidth": 30,
+    "gemms": 45,
+    "sanitizer": 45,
+    "bandwidth": 25,
+    "gemm_times": 50,
+    "gemm_peers": 35,
 }
 """Seconds for each check, which is the module of that name with `check(backend) -> rows`."""
 

@@ -65,17 +65,17 @@ def captured(work: Callable[[], Any]) -> Callable[[], None]:
     return graph.replay
 
 
-def seconds(replay: Callable[[], None]) -> float:
-    """Median of a replay on the GPU."""
+def seconds(replay: Callable[[], None], rounds: int = ROUNDS, each: int = EACH) -> float:
+    """Median of a replay on the GPU: of so many rounds, the mean of each."""
     found: list[float] = []
-    for _ in range(ROUNDS + 1):
+    for _ in range(rounds + 1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        for _ in range(EACH):
+        for _ in range(each):
             replay()
         end.record()
         end.synchronize()
-        found.append(start.elapsed_time(end) / 1e3 / EACH)
+        found.append(start.elapsed_time(end) / 1e3 / each)
     return statistics.median(found[1:])
 
 

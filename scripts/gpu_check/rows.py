@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 PASSED, FAILED, ABSENT, BELOW = "passed", "failed", "not available", "below the aim"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was checked. `said`: how much was compared, what differs, or why it cannot be checked here."""
+    """One thing that was checked. `said`: how much was compared, what differs, or why it cannot be checked here;
+    `figures`: what was measured, for the JSON alone."""
 
     check: str
     name: str
     result: str
     said: str = ""
     seconds: float = 0.0
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""compute-sanitizer over small conversions: memory, races, uninitialised memory, barriers.
+"""compute-sanitizer over small conversions and GEMMs: memory, races, uninitialised memory, barriers.
 
 As a script of its own it is what the sanitizer runs.
 """
@@ -16,12 +16,20 @@ import wheels
 from rows import ABSENT, FAILED, PASSED, Row
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-SECONDS = 35
+SECONDS = 40
 FOUND = 9
 """Exit status where the tool has found something."""
 
 PLANS = ("gptq_moe_padded", "awq_fill", "fp8_block_fused", "gptq_act_order_split_k", "nvfp4_moe")
-DONE = "the conversions are done"
+GEMMS = (
+    ("u4b8", "float16", 64, {"m": 16, "n": 128, "k": 64, "depth": 4, "stages": 4}),
+    ("u8b128", "bfloat16", -1, {"m": 32, "n": 64, "k": 128, "depth": 4, "stages": 4}),
+    ("nvfp4", "float16", None, {"m": 16, "n": 64, "k": 128, "depth": 4, "stages": 4}),
+    ("u4b8_s8", "float16", 64, {"m": 16, "n": 64, "k": 128, "depth": 4, "stages": 4}),
+)
+"""Cases of tests/gemm_cases.py, their groups, and tiles; two blocks share the inputs of each."""
+
+DONE = "all is done"
 
 
 def check(backend: str) -> Iterator[Row]:
@@ -56,15 +64,36 @@ def judged(status: int, said: str) -> tuple[str, str]:
 
 
 def small() -> None:
-    """A few conversions, as short as can be."""
+    """A few conversions, products and a mixture of experts, as short as can be."""
     import torch
     from reference import inputs_of, plan_named
 
     for name in PLANS:
         plan = plan_named(name)
         plan.run({key: tensor.cuda() for key, tensor in inputs_of(plan).items()}, backend="cuda")
+    multiplied("cuda")
     torch.cuda.synchronize()
     print(DONE)
+
+
+def multiplied(device: str) -> None:
+    """Products with padding on all sides, and a mixture of experts, some of which no token has chosen."""
+    import torch
+    from gemms import chosen, draw
+
+    from layoutdsl import MarlinLinear, MarlinMoE
+    from layoutdsl.gemm.table import Tile
+
+    for name, dtype, group, tile in GEMMS:
+        case = draw(name, dtype, "linear", {"n": 72, "k": 200}, group=group, params={"bias": True})
+        layer = MarlinLinear(case.plan).load_checkpoint(case.tensors).to(device)
+        with chosen(Tile(**tile), splits=2):
+            layer(case.x(17).to(device))
+    case = draw("u4b8", "bfloat16", "moe_gated", {"e": 4, "i": 72, "h": 128}, group=64)
+    experts = MarlinMoE(case.plan, activation="silu").load_checkpoint(case.tensors).to(device)
+    ids = torch.tensor([[0, 2], [2, 3], [2, 0]], device=device)
+    with chosen(Tile(**GEMMS[1][-1]), splits=1):
+        experts(case.x(3, "w13").to(device), ids, torch.ones(3, 2, device=device))
 
 
 if __name__ == "__main__":

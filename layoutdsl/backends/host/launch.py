@@ -66,7 +66,7 @@ class Kernel(Protocol):
 class Schedule:
     """In which order threads run. A correct kernel gives the same in all of them.
 
-    order     forward, reverse: warps by turns; random: any next; ahead: one warp as long as it can
+    order     forward, reverse: blocks and warps by turns; random: any next; ahead: one warp as long as it can
     copying   asynchronous copies are made when they are issued (early), when waited for (late), or either (mixed)
     resident  how many blocks run side by side: kernels whose blocks wait for each other need as many
     seed      of all that is random
