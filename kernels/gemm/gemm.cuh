@@ -17,7 +17,7 @@
 //   partials      float32 [tiles of m, tiles of n, splits, m x n of a tile]; arrivals: uint32 [tiles of m, tiles of n],
 //                 0 before and afterwards. Neither is reached with one split
 //   rows          of a and c (dense)
-//   n, k          multiples of the shape's n and k
+//   n, k          multiples of the shape's n and k, below 2^24
 //   front         padded columns of k before the caller's first one
 //   splits        how many blocks share the inputs of a tile; at most k over the shape's k
 //   tokens        int32 [tiles of m, m]: which row of c each row of a tile makes; none where it is `rows` or more
@@ -56,7 +56,7 @@ struct Matrices {
 // Here each row of c is made from the same row of a.
 struct Dense {
     i64 rows;
-    LD_DEVICE i64 expert(i64, int) const { return 0; }
+    LD_DEVICE i32 expert(i64, int) const { return 0; }
     LD_DEVICE i32 row_of_c(i64 row) const { return row < rows ? static_cast<i32>(row) : -1; }
     LD_DEVICE i32 row_of_a(i64 row) const { return row_of_c(row); }
     LD_DEVICE float factor(i64) const { return 1.0f; }
@@ -66,7 +66,7 @@ struct Dense {
 struct ByExpert {
     Global tokens, experts, count, router;
     i64 rows, per_row;
-    LD_DEVICE i64 expert(i64 tile, int m) const {
+    LD_DEVICE i32 expert(i64 tile, int m) const {
         return tile * m < count.load<i32>(0) ? experts.load<i32>(tile * 4) : -1;
     }
     LD_DEVICE i32 row_of_c(i64 row) const {
@@ -137,19 +137,19 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
     const u32 tiles_n = static_cast<u32>(of.n) / S::n, splits = static_cast<u32>(of.splits);
     const u32 tiles_m = blocks() / (tiles_n * splits);
     const u32 tile_m = block() % tiles_m, tile_n = block() / tiles_m % tiles_n, split = block() / tiles_m / tiles_n;
-    const i64 expert = by.expert(tile_m, S::m);
+    const i32 expert = by.expert(tile_m, S::m);
     if (expert < 0) return;
 
-    const Matrix<S> matrix(of, expert);
-    const i64 row = i64{tile_m} * S::m, column = i64{tile_n} * S::n, of_warp = column + warp() % S::across * S::columns;
+    const u32 row = tile_m * S::m, column = tile_n * S::n;
     const Rows<S> rows(of.a, of.stride_a, of.front, of.valid, [&](int r) { return by.row_of_a(row + r); });
-    const Weights<S> weights(matrix.weight, of.n, of_warp);
+    const Matrix<S> matrix(of, expert);
+    const Weights<S> weights(matrix.weight, of.n, column + warp() % S::across * S::columns);
     const Scales<S> scales(matrix.scales, matrix.zeros, of.n, column);
     const u32 all = static_cast<u32>(of.k) / S::k, first = all * split / splits, end = all * (split + 1) / splits;
     const Shared shared = shared_memory();
     const auto copy = [&](u32 index, int slot) {
         const Shared stage = shared + slot * S::stage;
-        const i64 k = i64{index} * S::k;
+        const i32 k = static_cast<i32>(index) * S::k;
         rows.copy(stage, k);
         weights.copy(stage, k);
         scales.copy(stage, k);
@@ -183,10 +183,11 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
     if (splits > 1 &&
         !add_blocks<S>(shared, sums, of.partials, of.arrivals, i64{tile_m} * tiles_n + tile_n, split, splits))
         return;
-    const Finish<S> finish(matrix.scales, matrix.global_scale, matrix.bias, of_warp);
+    const Matrix<S> again(of, expert);  // what was not kept in registers beside the sums
+    const Finish<S> finish(again.scales, again.global_scale, again.bias);
     const auto row_of = [&](int r) { return by.row_of_c(row + r); };
     store_results<S>(shared, Results{of.c, of.columns, of.stride_c}, column, sums, finish, row_of,
-                     [&](int r) { return scale_of_row<S>(of, matrix, by.row_of_a(row + r)); },
+                     [&](int r) { return scale_of_row<S>(of, again, by.row_of_a(row + r)); },
                      [&](i32 to) { return to < 0 ? 0.0f : by.factor(to); });
 }
 

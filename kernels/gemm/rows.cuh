@@ -13,16 +13,17 @@ template <class S> class Rows {
     // tensor has `valid`, after `front` columns of zeros; its rows are `stride` elements apart.
     template <class RowOf>
     LD_DEVICE Rows(Global a, i64 stride, i64 front, i64 valid, const RowOf& row_of)
-        : a_(a), stride_(stride * S::element), front_(front * S::element), valid_(valid * S::element) {
+        : a_(a), stride_(stride * S::element), front_(static_cast<i32>(front) * S::element),
+          valid_(static_cast<i32>(valid) * S::element) {
         LD_UNROLL
         for (int i = 0; i < COPIES; ++i) row_[i] = is_mine(i) ? row_of(row(i)) : -1;
     }
 
     // Starts to copy the inputs from `k` on.
-    LD_DEVICE void copy(Shared stage, i64 k) const {
+    LD_DEVICE void copy(Shared stage, i32 k) const {
         const int chunk = thread() % CHUNKS;
-        const i64 column = k * S::element + chunk * 16 - front_;
-        const i64 left = column < 0 ? 0 : valid_ - column;
+        const i32 column = k * S::element + chunk * 16 - front_;
+        const i32 left = column < 0 ? 0 : valid_ - column;
         const u32 there = left < 0 ? 0 : left < 16 ? static_cast<u32>(left) : 16;
         LD_UNROLL
         for (int i = 0; i < COPIES; ++i)
@@ -50,7 +51,8 @@ template <class S> class Rows {
     }
 
     Global a_;
-    i64 stride_, front_, valid_;  // bytes
+    i64 stride_;  // bytes, as the next two
+    i32 front_, valid_;
     i32 row_[COPIES];
 };
 

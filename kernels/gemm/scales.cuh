@@ -53,11 +53,11 @@ template <class S> class Scales {
   public:
     // From `column` of the block on, of a matrix of n columns.
     LD_DEVICE Scales(Global scales, Global zeros, i64 n, i64 column)
-        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column * S::bits / 8), n_(n) {
+        : scales_(scales + column * S::scale_bytes), zeros_(zeros + column * S::bits / 8), n_(static_cast<i32>(n)) {
         if constexpr (S::zero_points && !S::grouped) zero_ = zeros_of_lane(zeros_);
     }
 
-    LD_DEVICE void copy(Shared stage, i64 k) const {
+    LD_DEVICE void copy(Shared stage, i32 k) const {
         if constexpr (S::grouped) {
             const i64 first = k / S::group;
             copy_rows<S::scale_row>(stage + S::scales_at, scales_, first, n_ * S::scale_bytes);
@@ -124,30 +124,15 @@ template <class S> class Scales {
     }
 
     Global scales_, zeros_;
-    i64 n_;
+    i32 n_;
     Zeros<S> zero_;
 };
 
-// 16-bit floats per channel in the order of a lane's sums, as scales and biases have them: of part p the columns
-// 2 (lane % 4) and the next.
-template <Operand type> class Channels {
-  public:
-    Channels() = default;
-    // From `column` on, a multiple of 64.
-    LD_DEVICE Channels(Global values, i64 column) {
-        LD_UNROLL
-        for (int i = 0; i < 2; ++i) four_[i] = values.load<Quad>((column + 32 * i + lane() % 4 * 8) * 2);
-    }
-
-    LD_DEVICE float at(int part, int second) const {
-        const Quad& four = four_[part / 4];
-        const u32 pair = part % 4 == 0 ? four.x : part % 4 == 1 ? four.y : part % 4 == 2 ? four.z : four.w;
-        return to_float<type>(second ? pair >> 16 : pair & 0xFFFF);
-    }
-
-  private:
-    Quad four_[2];
-};
+// Two neighbours, the pair `i` of the eight from `column` on, of 16-bit floats in the order of scales per channel and
+// biases.
+LD_DEVICE u32 channel_pair(Global values, i64 column, int i) {
+    return values.load<u32>((column / 32 * 32 + i * 8 + column / 8 % 4 * 2) * 2);
+}
 
 LD_DEVICE constexpr float power_of_two(int exponent) {
     float made = 1.0f;
@@ -161,26 +146,35 @@ template <class S> LD_DEVICE constexpr int excess() {
     return S::scale == Scale::s0e5m3 ? RAISED : restores<S> && !S::grouped ? lacks<S>() : 0;
 }
 
-// What becomes of a sum before it is rounded.
+// What becomes of sums before they are rounded.
 template <class S> class Finish {
   public:
-    // For the 64 columns of a warp from `column` on.
-    LD_DEVICE Finish(Global scales, Global global_scale, Global bias, i64 column) : has_bias_(bias.at != 0) {
-        if constexpr (!S::grouped) scales_ = Channels<S::result>(scales, column);
+    LD_DEVICE Finish(Global scales, Global global_scale, Global bias) : scales_(scales), bias_(bias) {
         if constexpr (S::scale == Scale::s0e5m3) factor_ = global_scale.load<float>(0) * power_of_two(-excess<S>());
-        if (has_bias_) bias_ = Channels<S::result>(bias, column);
     }
 
-    LD_DEVICE float operator()(float sum, int part, int second) const {
-        if constexpr (!S::grouped) sum *= scales_.at(part, second) * power_of_two(-excess<S>());
-        if constexpr (S::scale == Scale::s0e5m3) sum *= factor_;
-        return has_bias_ ? sum + bias_.at(part, second) : sum;
+    // Eight of a row, from `column` of the matrix on, a multiple of 8: times of_sums at first, times of_results at last.
+    LD_DEVICE Fragment<float, 8> operator()(Fragment<float, 8> sums, i64 column, float of_sums, float of_results) const {
+        LD_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const u32 scales = S::grouped ? 0 : channel_pair(scales_, column, i);
+            const u32 bias = bias_.at ? channel_pair(bias_, column, i) : 0;
+            sums[2 * i] = finished(sums[2 * i] * of_sums, scales, bias) * of_results;
+            sums[2 * i + 1] = finished(sums[2 * i + 1] * of_sums, scales >> 16, bias >> 16) * of_results;
+        }
+        return sums;
     }
 
   private:
-    Channels<S::result> scales_, bias_;
+    // The scale and the bias are the low 16 bits.
+    LD_DEVICE float finished(float sum, u32 scale, u32 bias) const {
+        if constexpr (!S::grouped) sum *= to_float<S::result>(scale & 0xFFFF) * power_of_two(-excess<S>());
+        if constexpr (S::scale == Scale::s0e5m3) sum *= factor_;
+        return bias_.at ? sum + to_float<S::result>(bias & 0xFFFF) : sum;
+    }
+
+    Global scales_, bias_;
     float factor_;
-    bool has_bias_;
 };
 
 }  // namespace ld

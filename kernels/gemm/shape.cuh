@@ -50,7 +50,7 @@ struct Shape {
 
     // After the last stage: sums of half the warps, then results in rows.
     static constexpr int sums = warps / 2 * strips * parts * 32 * 16;
-    static constexpr int result_row = n * 2 + 16, results = m * result_row;
+    static constexpr int result_row = n * 4 + 32, results = m * result_row;
     static constexpr int shared = stages * stage > (sums > results ? sums : results)
                                       ? stages * stage
                                       : (sums > results ? sums : results);

@@ -17,6 +17,10 @@ struct alignas(16) Four {
     Fragment<float, 4> sums;
 };
 
+struct alignas(8) Two {
+    float first, second;
+};
+
 template <class S, class Do> LD_DEVICE void each_part(const Do& work) {
     LD_UNROLL
     for (int strip = 0; strip < S::strips; ++strip)
@@ -117,33 +121,54 @@ LD_DEVICE void store_eight(const Results& results, i64 row, i64 column, const Qu
             results.to.store((row * results.stride + places[i]) * 2, static_cast<u16>(words[i / 2] >> 16 * (i % 2)));
 }
 
-// The block's results from the warps that hold the sums to the caller's rows. scale(row) multiplies a row's sums,
-// finish(sum, part, second) is a result out of one, which is multiplied with factor(row) at last; `column` is the block's
-// first one.
-template <class S, class Finish, class RowOf, class Scale, class Factor>
-LD_DEVICE void store_results(Shared shared, const Results& results, i64 column, const Sums<S>& sums,
-                             const Finish& finish, const RowOf& row_of, const Scale& scale, const Factor& factor) {
-    if (warp() < S::across)
+// Where sums stand in rows in shared memory, in float32: rows are 32 bytes longer than that, for the banks.
+template <class S> LD_DEVICE void put_rows(Shared shared, const Sums<S>& sums) {
+    each_part<S>([&](int strip, int part) {
         LD_UNROLL
-        for (int half = 0; half < 2 * S::strips; ++half) {
-            const int row = half * 8 + lane() / 4, strip = half / 2, at = half % 2 * 2;
-            const float of_row = factor(row_of(row)), of_sums = scale(row);
-            LD_UNROLL
-            for (int part = 0; part < S::parts; ++part) {
-                const Fragment<float, 4>& four = sums.at[strip][part];
-                const u32 low = from_float<S::result>(finish(four[at] * of_sums, part, 0) * of_row);
-                const u32 high = from_float<S::result>(finish(four[at + 1] * of_sums, part, 1) * of_row);
-                shared.store(row * S::result_row + (warp() * S::columns + part * 8 + lane() % 4 * 2) * 2,
-                             low | high << 16);
-            }
+        for (int half = 0; half < 2; ++half) {
+            const int row = strip * S::strip + lane() / 4 + 8 * half, column = warp() * S::columns + part * 8 + lane() % 4 * 2;
+            const Fragment<float, 4>& four = sums.at[strip][part];
+            shared.store(row * S::result_row + column * 4, Two{four[2 * half], four[2 * half + 1]});
         }
+    });
+}
+
+// Eight of a row. Of eight lanes that read 256 bytes in two turns, half begin with their second 16.
+template <class S> LD_DEVICE Fragment<float, 8> eight_of_row(Shared shared, int row, int eight) {
+    const int second = eight / 4 % 2;
+    const Shared from = shared + (row * S::result_row + eight * 32);
+    const Four one = from.load<Four>(second * 16), other = from.load<Four>(16 - second * 16);
+    Fragment<float, 8> made;
+    LD_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        made[i] = second ? other.sums[i] : one.sums[i];
+        made[i + 4] = second ? one.sums[i] : other.sums[i];
+    }
+    return made;
+}
+
+template <Operand type> LD_DEVICE u32 rounded_pair(float first, float second) {
+    return from_float<type>(first) | from_float<type>(second) << 16;
+}
+
+// The block's results from the warps that hold the sums to the caller's rows. scale(row) multiplies a row's sums, `finish`
+// makes results of them, which are multiplied with factor(the caller's row) at last; `column` is the block's first one.
+template <class S, class RowOf, class Scale, class Factor>
+LD_DEVICE void store_results(Shared shared, const Results& results, i64 column, const Sums<S>& sums,
+                             const Finish<S>& finish, const RowOf& row_of, const Scale& scale, const Factor& factor) {
+    constexpr int in_row = S::n / 8;
+    if (warp() < S::across) put_rows<S>(shared, sums);
     sync_block();
     LD_NO_UNROLL
-    for (int chunk = thread(); chunk < S::m * S::n / 8; chunk += S::threads) {
-        const int row = chunk / (S::n / 8), within = chunk % (S::n / 8);
-        const i64 to = row_of(row);
-        if (to >= 0)
-            store_eight(results, to, column + within * 8, shared.load<Quad>(row * S::result_row + within * 16));
+    for (int chunk = thread(); chunk < S::m * in_row; chunk += S::threads) {
+        const int row = chunk / in_row, eight = chunk % in_row;
+        const i32 to = row_of(row);
+        if (to < 0) continue;
+        const i64 first = column + eight * 8;
+        const Fragment<float, 8> made = finish(eight_of_row<S>(shared, row, eight), first, scale(row), factor(to));
+        store_eight(results, to, first,
+                    Quad{rounded_pair<S::result>(made[0], made[1]), rounded_pair<S::result>(made[2], made[3]),
+                         rounded_pair<S::result>(made[4], made[5]), rounded_pair<S::result>(made[6], made[7])});
     }
 }
 

@@ -14,20 +14,20 @@ template <class S> class Weights {
   public:
     // From the warp's `column` on, a multiple of 64, of a matrix of n columns.
     LD_DEVICE Weights(Global weights, i64 n, i64 column)
-        : weights_(weights + column / S::columns * S::slice), row_(n / S::columns * S::slice),
+        : weights_(weights + column / S::columns * S::slice), row_(static_cast<i32>(n) / S::columns * S::slice),
           shared_(S::weights_at + (warp() % S::across * S::steps + first()) * S::slice) {}
 
     // The warp's first step in a stage.
     LD_DEVICE static int first() { return warp() / S::across * S::turns; }
 
-    LD_DEVICE void copy(Shared stage, i64 k) const {
+    LD_DEVICE void copy(Shared stage, i32 k) const {
         LD_UNROLL
         for (int turn = 0; turn < S::turns; ++turn)
             LD_UNROLL
             for (int begin = 0; begin < S::slice / 16; begin += 32) {
                 const int chunk = begin + lane();
                 copy_async<16>(stage, shared_ + turn * S::slice + place(chunk), weights_,
-                               (k / S::step + first() + turn) * row_ + chunk * 16);
+                               i64{k / S::step + first() + turn} * row_ + chunk * 16);
             }
     }
 
@@ -52,8 +52,8 @@ template <class S> class Weights {
     LD_DEVICE static int place(int chunk) { return (PIECES == 2 ? chunk ^ (chunk >> 3 & 1) : chunk) * 16; }
 
     Global weights_;
-    i64 row_;  // bytes
-    int shared_;
+    i32 row_;  // bytes
+    i32 shared_;
 };
 
 }  // namespace ld

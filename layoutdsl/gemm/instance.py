@@ -58,7 +58,7 @@ class Instance:
         stage = self.m * self.k * _ELEMENT[self.kind] + self.k * self.n * _BITS[self.code] // 8
         stage += groups * (self.n * _SCALE_BYTES[self.scale] + zeros)
         sums = self.depth // 2 * self.n * self.m * 4
-        return max(self.stages * stage, sums, self.m * (self.n * 2 + 16))
+        return max(self.stages * stage, sums, self.m * (self.n * 4 + 32))
 
     @property
     def source(self) -> str:
