@@ -166,6 +166,15 @@ def test_experts(name, dtype, group):
         assert (found[experts == -1] == -1).all()
 
 
+@pytest.mark.parametrize("tile", [{"n": 64, "k": 128, "depth": 4}, {"n": 128, "k": 64, "depth": 2}], ids=str)
+def test_padded_powers(tile):
+    """The scale byte of padded groups is 0, which is the value 0."""
+    case = drawn("mxfp4_e4m3", "bfloat16", None, 72, 224)
+    assert (case.made["linear.weight_scale"].view(torch.uint8) == 0).any()
+    x = case.x(5)
+    wanted(case, x).check(multiplied(case, instance(case, **tile), x))
+
+
 def test_rows_of_zeros_and_of_what_is_not_finite():
     """Zeros give the bias; an infinity or a NaN makes its own row NaN and no other one."""
     case = drawn("u4b8_s8", "float16", 64, 128, 256)
