@@ -52,8 +52,9 @@ each 64 columns; `experts` are kernels whose rows are sorted by expert.
 
 ## Registers and sizes
 
-Each cell: registers of a thread, and KB of the compiled kernel. None has a stack, so none spills a register, on any
-arch: the tests hold that. Shared memory is that of a block. Products of e4m3 begin with sm_89.
+Each cell: registers of a thread, KB of the compiled kernel and, where a thread has any, bytes of its stack. On no arch
+does a main loop reach the stack, so none spills a register: the tests hold that. Shared memory is that of a block.
+Products of e4m3 begin with sm_89.
 
 """
 
@@ -152,7 +153,9 @@ def version() -> str:
 
 
 def cell(made: Compiled | None) -> str:
-    return "" if made is None else f"{made.registers}, {made.size / 1024:.1f}"
+    if made is None:
+        return ""
+    return f"{made.registers}, {made.size / 1024:.1f}" + (f", stack {made.stack}" if made.stack else "")
 
 
 def loop_cells(loop: Loop) -> list[str]:
@@ -177,11 +180,11 @@ def measured(kernel: Any, arch: str) -> Compiled:
     return Compiled(registers, stack, len(code))
 
 
-def main_loop(kernel: Instance) -> Loop:
+def main_loop(kernel: Instance, arch: str = SHOWN) -> Loop:
     """The shortest loop that has all tensor core instructions and copies. Where a shorter one in it has the former, its
     instructions count as often as it turns for a stage. AssertionError where there is none."""
     names, targets, loops = [], {}, []
-    for line in _tool("nvdisasm", "-c", compiled(kernel, SHOWN).code).splitlines():
+    for line in _tool("nvdisasm", "-c", compiled(kernel, arch).code).splitlines():
         if label := re.match(r"(\.L_x_\d+):", line):
             targets[label[1]] = len(names)
         if found := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?\w+ )?\s*(\w+)([^;]*);", line):

@@ -1,4 +1,4 @@
-"""The listed GEMM kernels compiled for every arch, without a GPU: none has a stack, and their page is up to date."""
+"""The listed GEMM kernels compiled for every arch, without a GPU: no main loop spills, and their page is up to date."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ def cells(heading: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("arch", gemm_tables.ARCHS)
-def test_every_listed_kernel_compiles_and_has_no_stack(arch):
+def test_every_listed_kernel_compiles_and_spills_nothing_in_its_loop(arch):
     table = cells("## Registers and sizes")
     assert [*table] == [kernel.name for kernel in kernels()]
     for kernel in kernels():
         made = gemm_tables.measured(kernel, arch) if gemm_tables.exists(kernel, arch) else None
-        assert made is None or made.stack == 0, kernel.name
+        if made is not None and made.stack:
+            assert not gemm_tables.main_loop(kernel, arch).of("LDL", "STL"), kernel.name
         assert made is None or made.registers * kernel.threads <= 65536, kernel.name
         found = table[kernel.name][1 + gemm_tables.ARCHS.index(arch)]
         assert not SAME or found == gemm_tables.cell(made), "run: python scripts/gemm_tables.py"
