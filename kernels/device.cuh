@@ -119,7 +119,7 @@ LD_DEVICE float bfloat16_to_float(u16 value);
 LD_DEVICE u16 floats_to_e4m3(float first, float second);
 #endif
 
-// Two 16-bit floats at once, the first in the low half. Each result is rounded once, subnormal ones as well; NaN is 0x7FFF.
+// Two 16-bit floats at once, the first in the low half. Each result is rounded once, subnormal ones too; NaN is 0x7FFF.
 LD_DEVICE u32 add_f16x2(u32 a, u32 b);
 LD_DEVICE u32 mul_f16x2(u32 a, u32 b);
 LD_DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c);

@@ -52,8 +52,8 @@ struct Matrices {
     i64 n, k, stride_a, front, valid, stride_c, splits;
 };
 
-// How rows of the tiles stand for rows of a and c, and which expert's weights a tile takes (-1: the tile is not in use).
-// Here each row of c is made from the same row of a.
+// How rows of the tiles stand for rows of a and c, and which expert's weights a tile takes (-1: the tile is not in
+// use). Here each row of c is made from the same row of a.
 struct Dense {
     i64 rows;
     LD_DEVICE i32 expert(i64, int) const { return 0; }
@@ -163,6 +163,7 @@ template <class S, class By> LD_DEVICE void gemm(const Matrices& of, const By& b
         copy_commit();
     }
     int slot = 0;
+    LD_NO_UNROLL
     for (u32 index = first; index < end; ++index) {
         copy_wait<S::stages - 2>();
         sync_block();  // all have their copies of this stage, and are done with the one before, whose slot is free now

@@ -16,12 +16,12 @@ template <Operand type> LD_DEVICE u32 from_float(float value) {
     return type == Operand::f16 ? float_to_half(value) : float_to_bfloat16(value);
 }
 
-// S0E5M3 scales of bfloat16 are multiplied with 2^112, so that weights are no smaller than with float16; the global scale
-// has that much too much.
+// S0E5M3 scales of bfloat16 are multiplied with 2^112, so that weights are no smaller than with float16; the global
+// scale has that much too much.
 constexpr int RAISED = 112;
 
-// Byte scales as 16-bit floats: of four bytes the first and third (`odd` 0) or the others. Bytes are the upper ones of a
-// float without its sign, of a bfloat16 (e8m0) or of a float16 (s0e5m3), whose exponent counts from 112 less.
+// Byte scales as 16-bit floats: of four bytes the first and third (`odd` 0) or the others. Bytes are the upper ones of
+// a float without its sign, of a bfloat16 (e8m0) or of a float16 (s0e5m3), whose exponent counts from 112 less.
 template <class S> LD_DEVICE u32 from_bytes(u32 word, int odd) {
     if constexpr (S::scale == Scale::e8m0 || S::operand == Operand::f16)
         return (odd ? word >> 1 : word << 7) & 0x7F807F80;
@@ -79,8 +79,8 @@ template <class S> class Scales {
     LD_DEVICE StepScales<S> of_step(Shared stage, int step) const {
         StepScales<S> found;
         if constexpr (S::grouped) {
-            const Shared mine = stage + (S::scales_at + row(step) * S::scale_row + (of_warp() + lane() / 4 * 8) * S::scale_bytes);
-            found.scales = words(mine);
+            const Shared mine = stage + (S::scales_at + row(step) * S::scale_row);
+            found.scales = words(mine + (of_warp() + lane() / 4 * 8) * S::scale_bytes);
         }
         found.zeros = zeros(stage, step);
         return found;
@@ -153,8 +153,9 @@ template <class S> class Finish {
         if constexpr (S::scale == Scale::s0e5m3) factor_ = global_scale.load<float>(0) * power_of_two(-excess<S>());
     }
 
-    // Eight of a row, from `column` of the matrix on, a multiple of 8: times of_sums at first, times of_results at last.
-    LD_DEVICE Fragment<float, 8> operator()(Fragment<float, 8> sums, i64 column, float of_sums, float of_results) const {
+    // Eight of a row, from `column` of the matrix on, a multiple of 8: times of_sums first, times of_results at last.
+    LD_DEVICE Fragment<float, 8> operator()(Fragment<float, 8> sums, i64 column, float of_sums,
+                                            float of_results) const {
         LD_UNROLL
         for (int i = 0; i < 4; ++i) {
             const u32 scales = S::grouped ? 0 : channel_pair(scales_, column, i);

@@ -26,7 +26,7 @@ struct Shape {
     static constexpr int m = m_, n = n_, k = k_, depth = depth_, stages = stages_;
 
     static constexpr int bits = code == Code::u8b128 || code == Code::u8 || code == Code::e4m3 ? 8 : 4;
-    static constexpr int element = operand == Operand::f16 || operand == Operand::bf16 ? 2 : 1;  // bytes of an activation
+    static constexpr int element = operand == Operand::s8 || operand == Operand::e4m3 ? 1 : 2;  // bytes
 
     static constexpr int strip = 16, strips = m / strip;                   // rows of one mma
     static constexpr int step = 32 / element, steps = k / step;            // inputs of one mma, and how many in a stage

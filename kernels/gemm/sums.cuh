@@ -77,7 +77,8 @@ template <class S> LD_DEVICE void add_warps(Shared shared, Sums<S>& sums) {
 // Adds up what the blocks of a tile have: the one that comes last holds it afterwards, and is told so. The counter is 0
 // before and afterwards. Nobody waits for anybody.
 template <class S>
-LD_DEVICE bool add_blocks(Shared shared, Sums<S>& sums, Global partials, Global arrivals, i64 tile, u32 split, u32 splits) {
+LD_DEVICE bool add_blocks(Shared shared, Sums<S>& sums, Global partials, Global arrivals, i64 tile, u32 split,
+                          u32 splits) {
     const bool holds = warp() < S::across;
     const auto part = [&](u32 of) { return partials + ((tile * splits + of) * S::across + warp()) * warp_sums<S>; };
     if (holds) put<S>(part(split), sums);
@@ -126,7 +127,8 @@ template <class S> LD_DEVICE void put_rows(Shared shared, const Sums<S>& sums) {
     each_part<S>([&](int strip, int part) {
         LD_UNROLL
         for (int half = 0; half < 2; ++half) {
-            const int row = strip * S::strip + lane() / 4 + 8 * half, column = warp() * S::columns + part * 8 + lane() % 4 * 2;
+            const int row = strip * S::strip + lane() / 4 + 8 * half;
+            const int column = warp() * S::columns + part * 8 + lane() % 4 * 2;
             const Fragment<float, 4>& four = sums.at[strip][part];
             shared.store(row * S::result_row + column * 4, Two{four[2 * half], four[2 * half + 1]});
         }
@@ -151,8 +153,9 @@ template <Operand type> LD_DEVICE u32 rounded_pair(float first, float second) {
     return from_float<type>(first) | from_float<type>(second) << 16;
 }
 
-// The block's results from the warps that hold the sums to the caller's rows. scale(row) multiplies a row's sums, `finish`
-// makes results of them, which are multiplied with factor(the caller's row) at last; `column` is the block's first one.
+// The block's results from the warps that hold the sums to the caller's rows. scale(row) multiplies a row's sums,
+// `finish` makes results of them, which are multiplied with factor(the caller's row) at last; `column` is the block's
+// first one.
 template <class S, class RowOf, class Scale, class Factor>
 LD_DEVICE void store_results(Shared shared, const Results& results, i64 column, const Sums<S>& sums,
                              const Finish<S>& finish, const RowOf& row_of, const Scale& scale, const Factor& factor) {
