@@ -53,7 +53,7 @@ each 64 columns; `experts` are kernels whose rows are sorted by expert.
 ## Registers and sizes
 
 Each cell: registers of a thread, KB of the compiled kernel and, where a thread has any, bytes of its stack. On no arch
-does a main loop reach the stack, so none spills a register: the tests hold that. Shared memory is that of a block.
+does a main loop spill a register (reach the stack): the tests hold that. Shared memory is that of a block.
 Products of e4m3 begin with sm_89.
 
 """
