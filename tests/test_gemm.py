@@ -72,7 +72,7 @@ def multiplied(
     tiles = len(routed.experts) if routed else -(-rows // of.m), n // of.n
     a = torch.full((len(x), -(-x.shape[1] // 8) * 8), float("nan"), dtype=x.dtype)
     a[:, : x.shape[1]] = x
-    made = {"c": torch.full((rows, len(outputs)), -1.0, dtype=case.dtype)}
+    made = {"c": torch.empty((rows, len(outputs)), dtype=case.dtype)}
     if splits > 1:
         made["partials"] = torch.full((*tiles, splits, of.m, of.n), float("nan"))
         made["arrivals"] = torch.zeros(tiles, dtype=torch.int32)
@@ -90,7 +90,9 @@ def multiplied(
     if routed:
         arguments += [*(places.get(key, 0) for key in ("tokens", "experts", "count", "router")), routed.per_row]
     for _ in range(2):  # the second finds the counters of the first
+        made["c"].fill_(-1.0)
         launcher.launch(of, tiles[0] * tiles[1] * splits, arguments)
+    assert splits == 1 or not made["arrivals"].any()
     return made["c"]
 
 
