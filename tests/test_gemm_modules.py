@@ -316,7 +316,8 @@ def test_zero_points_that_are_missing() -> None:
         ("0:200", "100:200", "outputs at"),
         ("0:200", "-1:200", "outputs at"),
         ("0:200", "0:-1", "outputs at"),
-        ("k=384", "k=2305843009213693952", "below 2^31"),
+        ("k=384", "k=2305843009213693952", "below 2^24"),
+        ("k=384", "k=16777216", "below 2^24"),
     ],
 )
 def test_facts_that_are_refused(old: str, new: str, words: str) -> None:

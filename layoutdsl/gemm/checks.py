@@ -56,6 +56,9 @@ OLDEST = 80
 MOST = 2**31 - 1
 """Rows, and blocks of a grid."""
 
+WIDEST = 2**24
+"""n and k are below it: kernels count the bytes of a row of weights in 32 bits."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -105,8 +108,8 @@ def facts_fit(facts: Facts) -> None:
     if not any(facts.n > 0 and facts.n % n == 0 and facts.k > 0 and facts.k % k == 0 for n, k in FAMILIES):
         families = " or ".join(f"n is a multiple of {n}, k of {k}" for n, k in FAMILIES)
         raise _no_kernel(f"a matrix stored {facts.n} x {facts.k}", families)
-    if max(facts.n, facts.k) > MOST or (facts.group and facts.k % facts.group):
-        raise _no_kernel(f"{facts.n} x {facts.k} in groups of {facts.group}", "k is whole groups, and both below 2^31")
+    if max(facts.n, facts.k) >= WIDEST or (facts.group and facts.k % facts.group):
+        raise _no_kernel(f"{facts.n} x {facts.k} in groups of {facts.group}", "k is whole groups, and both are below 2^24")
     if min(facts.front, facts.valid) < 0 or facts.front >= facts.k or facts.front + facts.valid > facts.k:
         raise _no_kernel(f"{facts.valid} inputs behind {facts.front} of {facts.k}", "they stand among the stored ones")
     if facts.kind in MAKES:
