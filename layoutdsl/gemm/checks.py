@@ -109,7 +109,7 @@ def facts_fit(facts: Facts) -> None:
         families = " or ".join(f"n is a multiple of {n}, k of {k}" for n, k in FAMILIES)
         raise _no_kernel(f"a matrix stored {facts.n} x {facts.k}", families)
     if max(facts.n, facts.k) >= WIDEST or (facts.group and facts.k % facts.group):
-        raise _no_kernel(f"{facts.n} x {facts.k} in groups of {facts.group}", "k is whole groups, and both are below 2^24")
+        raise _no_kernel(f"{facts.n} x {facts.k} in groups of {facts.group}", "k is whole groups, both are below 2^24")
     if min(facts.front, facts.valid) < 0 or facts.front >= facts.k or facts.front + facts.valid > facts.k:
         raise _no_kernel(f"{facts.valid} inputs behind {facts.front} of {facts.k}", "they stand among the stored ones")
     if facts.kind in MAKES:
