@@ -638,7 +638,7 @@ def refusal(plan: Plan, backend: str, tensors: dict, **options) -> str:
             lambda x: x.update({"linear.scales": x["linear.scales"].float()}),
             "`linear.scales` is float32, expected float16",
         ),
-        (lambda x: x.update({"linear.scales": 3}), "`linear.scales` is a int, a torch tensor is needed"),
+        (lambda x: x.update({"linear.scales": 3}), "`linear.scales` is of type int, a torch tensor is needed"),
         (
             lambda x: x.update({"linear.scales": x["linear.scales"].to("meta")}),
             "the tensors stand on different devices: cpu, meta",

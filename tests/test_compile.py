@@ -161,7 +161,7 @@ def test_fused_parts_state_their_widths():
     ("given", "message"),
     [
         ([1], "tensors are given as a list, a mapping from name to tensor is needed"),
-        (np.zeros((64, 1)), "`linear.weight` is a ndarray, a torch tensor is needed"),
+        (np.zeros((64, 1)), "`linear.weight` is of type ndarray, a torch tensor is needed"),
         (torch.zeros(64, 64, device="meta"), "`linear.weight` is a meta tensor, a dense one in memory is needed"),
         (torch.zeros(64, 64).to_sparse(), "`linear.weight` is torch.sparse_coo, a dense one in memory is needed"),
         (torch.zeros(64, 32), "`linear.weight` is float32, expected float8_e4m3fn"),

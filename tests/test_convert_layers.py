@@ -226,7 +226,7 @@ def test_matrices_of_which_one_has_a_bias(tmp_path: Path) -> None:
     assert np.array_equal(found[0], bits_of(bias)) and not found[1].any(), "one rank adds it, when all are added up"
     # config.json says nothing of biases: a wrong tensor elsewhere is told as before
     written(src, source_of(src) | {f"{LAYER}.mlp.down_proj.weight_scale": torch.ones(3, 2, dtype=torch.float16)})
-    wrong = r"down_proj.weight_scale` of .* as float16 \[3, 2\], expected float16 \[256, 2\]"
+    wrong = r"down_proj.weight_scale` of .* is float16 \[3, 2\], expected float16 \[256, 2\]"
     with pytest.raises(LayoutError, match=wrong):
         load(src)
 

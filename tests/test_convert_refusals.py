@@ -71,16 +71,16 @@ CONFIGS = {
     ),
     "no architecture": ("llama_w4a16", without("architectures"), "states no single architecture"),
     "no size": ("llama_w4a16", without("hidden_size"), "config.json lacks `hidden_size`"),
-    "size is text": ("llama_w4a16", config(hidden_size="256"), "config.json lacks `hidden_size`"),
+    "size is text": ("llama_w4a16", config(hidden_size="256"), "config.json says .256. for `hidden_size`"),
     "wrong size": (
         "llama_w4a16",
         config(intermediate_size=320),
-        r"gate_proj.weight_packed` of `model-00001-.*safetensors` as int32 \[512, 32\], expected int32 \[320, 32\]",
+        r"gate_proj.weight_packed` of `model-00001-.*safetensors` is int32 \[512, 32\], expected int32 \[320, 32\]",
     ),
     "other hidden size": (
         "qwen3_moe_fp8_dynamic",
         config(hidden_size=256),
-        r"weight\w*` of `model-.*` as float8_e4m3fn \[512, 128\], expected float8_e4m3fn \[512, 256\]",
+        r"weight\w*` of `model-.*` is float8_e4m3fn \[512, 128\], expected float8_e4m3fn \[512, 256\]",
     ),
     "more layers": ("llama_w4a16", config(num_hidden_layers=3), r"`model.layers.2.self_attn.\*_proj.\*` is in a file"),
     "fewer layers": (
@@ -93,7 +93,7 @@ CONFIGS = {
     "more experts": (
         "qwen3_moe_w4a16_asym",
         config(num_local_experts=5),
-        r"`model.layers.0.mlp.gate.weight` of `model.safetensors` as float16 \[4, 128\], expected float16 \[5, 128\]",
+        r"`model.layers.0.mlp.gate.weight` of `model.safetensors` is float16 \[4, 128\], expected float16 \[5, 128\]",
     ),
     "fewer experts": (
         "qwen3_moe_w4a16_asym",
@@ -104,23 +104,23 @@ CONFIGS = {
     "other bits": (
         "llama_w4a16",
         weights(num_bits=8),
-        r"weight_packed` of .* as int32 \[512, 32\], expected int32 \[512, 64\]",
+        r"weight_packed` of .* is int32 \[512, 32\], expected int32 \[512, 64\]",
     ),
     "odd bits": ("llama_w4a16", weights(num_bits=3), "parameter `bits` of `ct_int` cannot be 3"),
     "other group": (
         "llama_w4a16",
         weights(group_size=64),
-        r"weight_scale` of .* as bfloat16 \[512, 2\], expected .* \[512, 4\]",
+        r"weight_scale` of .* is bfloat16 \[512, 2\], expected .* \[512, 4\]",
     ),
     "group that k does not have": (
         "llama_w4a16",
         weights(group_size=96),
-        r"weight_scale` of .* as bfloat16 \[512, 2\], expected .* \[512, 3\]",
+        r"weight_scale` of .* is bfloat16 \[512, 2\], expected .* \[512, 3\]",
     ),
     "one group": (
         "llama_w4a16",
         weights(group_size=None),
-        r"weight_scale` of .* as bfloat16 \[512, 2\], expected .* \[512, 1\]",
+        r"weight_scale` of .* is bfloat16 \[512, 2\], expected .* \[512, 1\]",
     ),
     "zero points": (
         "qwen3_moe_w4a16",
@@ -137,12 +137,12 @@ CONFIGS = {
     "per channel": (
         "llama_fp8",
         weights(strategy="channel"),
-        r"weight_scale` of `model.safetensors` as bfloat16 \[1\], expected bfloat16 \[512, 1\]",
+        r"weight_scale` of `model.safetensors` is bfloat16 \[1\], expected bfloat16 \[512, 1\]",
     ),
     "per tensor": (
         "qwen3_moe_fp8_dynamic",
         weights(strategy="tensor"),
-        r"weight_scale` of `model-.*` as bfloat16 \[512, 1\], expected .* \[\]",
+        r"weight_scale` of `model-.*` is bfloat16 \[512, 1\], expected .* \[\]",
     ),
     "other blocks": ("llama_fp8_block", weights(block_structure=[64, 64]), "weight_scale"),
 }
@@ -360,15 +360,15 @@ TENSORS = {
     "no head": (LLAMA, dropped("lm_head.weight"), "`lm_head.weight` is in no file"),
     "shape": (
         LLAMA, made(SCALE, lambda t: t.reshape(128, 4)),
-        rf"`{SCALE}` of {FILE} as float16 \[128, 4\], expected float16 \[256, 2\]",
+        rf"`{SCALE}` of {FILE} is float16 \[128, 4\], expected float16 \[256, 2\]",
     ),
     "dtype": (
         LLAMA, made(SCALE, lambda t: t.view(torch.int16)),
-        rf"`{SCALE}` of {FILE} as int16 \[256, 2\], expected float16 \[256, 2\]",
+        rf"`{SCALE}` of {FILE} is int16 \[256, 2\], expected float16 \[256, 2\]",
     ),
     "dtype of one part": (
         LLAMA, made(SCALE, lambda t: t.to(torch.bfloat16)),
-        rf"`{SCALE}` of {FILE} as bfloat16 \[256, 2\], expected float16 \[256, 2\]",
+        rf"`{SCALE}` of {FILE} is bfloat16 \[256, 2\], expected float16 \[256, 2\]",
     ),
     "the same layer twice": (
         LLAMA, doubled(SCALE, SCALE.replace(".0.", ".00.")), f"tensors `{SCALE}` and `.*layers.00.*` are the same one",
@@ -391,11 +391,11 @@ TENSORS = {
     ),
     "an expert of another shape": (
         MOE, made(f"{EXPERTS}.2.up_proj.weight_scale", lambda t: t.reshape(256, 8)),
-        rf"`{EXPERTS}.2.up_proj.weight_scale` of {FILE} as \w+ \[256, 8\], expected .* \[512, 4\]",
+        rf"`{EXPERTS}.2.up_proj.weight_scale` of {FILE} is \w+ \[256, 8\], expected .* \[512, 4\]",
     ),
     "an expert of another dtype": (
         MOE, made(f"{EXPERTS}.1.down_proj.weight_packed", lambda t: t.view(torch.int32)),
-        rf"`{EXPERTS}.1.down_proj.weight_packed` of {FILE} as int32 \[128, 64\], expected uint8 \[128, 256\]",
+        rf"`{EXPERTS}.1.down_proj.weight_packed` of {FILE} is int32 \[128, 64\], expected uint8 \[128, 256\]",
     ),
     "an expert left unquantized": (
         MOE, an_expert_unquantized,
@@ -411,7 +411,7 @@ TENSORS = {
     "no router": (MOE, dropped(f"{MLP}.gate.weight"), rf"no tensor `{MLP}.gate.\*` is in a file"),
     "router of another shape": (
         MOE, made(f"{MLP}.gate.weight", lambda t: t[:3]),
-        rf"`{MLP}.gate.weight` of {FILE} as bfloat16 \[3, 128\], expected .* \[4, 128\]",
+        rf"`{MLP}.gate.weight` of {FILE} is bfloat16 \[3, 128\], expected .* \[4, 128\]",
     ),
 }  # fmt: skip
 

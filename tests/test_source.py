@@ -318,7 +318,8 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "zero.yaml").write_bytes(b"a: 1\nb: \0\n")
     (tmp_path / "large.yaml").write_bytes(b"#" * (MAX_BYTES + 1))
     expected = {
-        "none.yaml": "LD002 unreadable-file: cannot read `{}`: no such file or directory",
+        "none.yaml": "LD002 unreadable-file: cannot read `{}`: no such file or directory\n"
+        "  = help: check the path; `layoutdsl plan --help` says where specs are looked for",
         "": "LD002 unreadable-file: `{}` is a directory\n  = help: name a file",
         "latin.yaml": "LD002 unreadable-file: `{}` is not UTF-8 in line 2\n  = help: save it as UTF-8",
         "large.yaml": "LD002 unreadable-file: `{}` is larger than 1048576 bytes",
