@@ -901,3 +901,14 @@ def test_wrong_types_are_refused_in_words():
     negated = tensors | {"linear.weight_scale": torch._neg_view(scales)}
     with pytest.raises(LayoutError, match=r"LP166 .*`linear.weight_scale` is a negated view"):
         plan.run(negated)
+
+
+@pytest.mark.parametrize("made", [torch.zeros(1, dtype=torch.int8), torch.zeros(3, dtype=torch.int32)])
+def test_the_way_out_of_a_wrong_out_is_to_allocate_it(made):
+    """Its dtype and shape are no matter of the file."""
+    plan = compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 64, "k": 128})
+    tensors = inputs_of(plan, 1, "mild")
+    out = plan.run(tensors) | {"linear.weight": made}
+    with pytest.raises(LayoutError) as caught:
+        plan.run(tensors, out=out)
+    assert caught.value.help == "allocate int32 of shape [8, 128]"

@@ -461,4 +461,4 @@ def test_routing_that_is_refused() -> None:
     raised(lambda: layer(x, ids[:, :1], router), "[3, 1]", code="LP356")
     raised(lambda: layer(x[:, :8], ids, router), "[..., 96]", code="LP342")
     raised(lambda: MarlinMoE(mixture("without a gate")[0].plan, activation="swiglu_oai"), "gate", code="LP361")
-    raised(lambda: MarlinMoE(case.plan, activation="swish"), "`swish`", "silu", code="LP361")
+    raised(lambda: MarlinMoE(case.plan, activation="swish"), "`swish`", "silu", code="LP363")

@@ -10,7 +10,7 @@ import yaml
 
 from layoutdsl import LayoutError
 from layoutdsl.gemm import checks, launch, table
-from layoutdsl.gemm.facts import Facts, Stretch
+from layoutdsl.gemm.facts import KINDS, Facts, Stretch
 from layoutdsl.gemm.table import FAMILIES, Table, choose
 
 ROWS = (1, 15, 16, 17, 33, 48, 49, 64, 65, 128, 1000, 8192)
@@ -22,7 +22,7 @@ def facts() -> list[Facts]:
     """One for every kernel: code, scales, group and activations."""
     found = []
     for (code, scale), groups in checks.GROUPS.items():
-        for (kind, dtype), group in product(checks.KINDS.items(), groups):
+        for (dtype, kind), group in product(KINDS.items(), groups):
             name = dtype if scale == "float" else "s0e5m3b" if (scale, kind) == ("s0e5m3", "bf16") else scale
             one = Facts(code, name, kind, dtype, group, 128, 128, 0, 128, (Stretch(0, 128),))
             try:

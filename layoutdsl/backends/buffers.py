@@ -83,14 +83,17 @@ def _fits(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Ten
         matches(info, given[expert], info.shape, f", expert {expert}")
 
 
-def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str) -> None:
-    """LayoutError where that is no tensor of this shape and a dtype of `info`; `place` says where it is from."""
+def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str, remedy: str = "") -> None:
+    """LayoutError where that is no tensor of this shape and a dtype of `info`; `place` says where it is from,
+    `remedy` what else than the file or the plan may be changed."""
     if not isinstance(given, torch.Tensor):
         raise LayoutError(
             f"`{info.name}`{place} is of type {type(given).__name__}, a torch tensor is needed",
             code="LP166",
             name="no-tensor",
-            help="torch.from_numpy makes a tensor of an array" if hasattr(given, "__array__") else _wanted(info, shape),
+            help="torch.from_numpy makes a tensor of an array"
+            if hasattr(given, "__array__")
+            else f"expected {_wanted(info, shape)}",
         )
     if given.layout != torch.strided or given.is_meta or given.is_neg():
         unfit = "a meta tensor" if given.is_meta else "a negated view" if given.is_neg() else given.layout
@@ -106,20 +109,22 @@ def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str)
             f"`{info.name}`{place} is {dtype}, expected {' or '.join(info.dtypes)}",
             code="LP163",
             name="wrong-dtype",
-            help=_wanted(info, shape) if place or info.role == "codes"
-            else "state the dtype that the file has with a parameter such as dtype or scale_dtype",
+            help=remedy or _DTYPE.get(info.role, "state the file's with a parameter such as dtype or scale_dtype"),
         )
     if [d for d in given.shape if d != 1] != [d for d in shape if d != 1]:
         raise LayoutError(
             f"`{info.name}`{place} has the shape {list(given.shape)}, expected {list(shape)}",
             code="LP162",
             name="wrong-shape",
-            help=_wanted(info, shape) if place else "check the sizes and parameters of the plan against the file",
+            help=remedy or "check the sizes and parameters of the plan against the file",
         )
 
 
+_DTYPE = {"codes": "load it as the file has it; codes have no parameter for their dtype"}
+
+
 def _wanted(info: TensorInfo, shape: tuple[int, ...]) -> str:
-    return f"expected {' or '.join(info.dtypes)} of shape {list(shape)}"
+    return f"{' or '.join(info.dtypes)} of shape {list(shape)}"
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,7 +165,7 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
                 help=f"expected {info.dtypes[0]} of shape {list(info.full_shape)}",
             )
         given_out = out[info.name]
-        matches(info, given_out, info.full_shape, " of `out`")
+        matches(info, given_out, info.full_shape, " of `out`", f"allocate {_wanted(info, info.full_shape)}")
         if not given_out.is_contiguous():
             raise LayoutError(
                 f"`{info.name}` of `out` is not contiguous",

@@ -12,7 +12,7 @@ from functools import cache
 import torch
 
 from layoutdsl.errors import LayoutError
-from layoutdsl.gemm.facts import Facts
+from layoutdsl.gemm.facts import KINDS, Facts
 from layoutdsl.gemm.quantize import check_activations, quantizer
 from layoutdsl.gemm.table import FAMILIES
 
@@ -40,9 +40,6 @@ EIGHT = {
     ("e2m1", "e4m3"): (32,),
 }
 """(code, 8-bit activations) -> the same."""
-
-KINDS = {"f16": "float16", "bf16": "bfloat16"}
-"""16-bit activations, and the dtype that they are in."""
 
 MAKES = {"s8": "int8", "e4m3": "float8_e4m3fn"}
 """8-bit activations, and the dtype that rows are quantized to, each with a scale of its own."""
@@ -122,11 +119,12 @@ def facts_fit(facts: Facts) -> None:
 def _groups(facts: Facts) -> tuple[int, ...]:
     """Those that the matrix could have; LayoutError where no kernel is for its code, scales and activations."""
     of = "float" if facts.scale in ("float16", "bfloat16") else facts.scale.removesuffix("b")
-    if facts.dtype not in KINDS.values():
-        raise _no_kernel(f"activations of {facts.dtype}", f"they are {' or '.join(KINDS.values())}")
-    if facts.kind in KINDS:
+    if facts.dtype not in KINDS:
+        raise _no_kernel(f"activations of {facts.dtype}", f"they are {' or '.join(KINDS)}")
+    wide = facts.kind in KINDS.values()
+    if wide:
         found = GROUPS.get((facts.code, of))
-        if KINDS[facts.kind] != facts.dtype or (of == "float" and facts.scale != facts.dtype):
+        if KINDS[facts.dtype] != facts.kind or (of == "float" and facts.scale != facts.dtype):
             raise _no_kernel(
                 f"{facts.kind} activations with scales of {facts.scale} and results of {facts.dtype}",
                 "all of them have one dtype",
@@ -138,8 +136,8 @@ def _groups(facts: Facts) -> tuple[int, ...]:
         wanted = "e8m0z" if facts.code == "e2m1" else scales.get(facts.kind)
         found = EIGHT.get((facts.code, facts.kind)) if facts.scale == wanted else None
     if found is None:
-        table = GROUPS if facts.kind in KINDS else EIGHT
-        codes = dict.fromkeys(code for code, kind in table if facts.kind in (*KINDS, kind))
+        table = GROUPS if wide else EIGHT
+        codes = dict.fromkeys(code for code, kind in table if wide or facts.kind == kind)
         raise _no_kernel(
             f"weights of {facts.code} with scales of {facts.scale} and {facts.kind} activations",
             f"with {facts.kind} they are of {', '.join(codes) or 'none'}",

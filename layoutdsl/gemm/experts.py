@@ -94,7 +94,7 @@ def _known(activation: str) -> None:
     if activation not in names:
         raise LayoutError(
             f"there is no activation `{activation}`",
-            code="LP361",
+            code="LP363",
             name="no-such-activation",
             help=did_you_mean(activation, names) or f"activations: {', '.join(names)}",
         )

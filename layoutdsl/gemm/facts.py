@@ -11,6 +11,9 @@ from functools import lru_cache
 
 from layoutdsl.codes import code_named
 
+KINDS = {"float16": "f16", "bfloat16": "bf16"}
+"""The dtypes of the caller's activations, and what kernels call them where they are multiplied as they are."""
+
 
 @dataclass(frozen=True)
 class Stretch:

@@ -20,15 +20,13 @@ from layoutdsl.backends.host.launch import Launcher as HostLauncher
 from layoutdsl.errors import LayoutError
 from layoutdsl.gemm import checks, table
 from layoutdsl.gemm.checks import MAKES, Stored, scale_of
-from layoutdsl.gemm.facts import Facts, up
+from layoutdsl.gemm.facts import KINDS, Facts, up
 from layoutdsl.gemm.instance import Instance
 from layoutdsl.gemm.quantize import quantizer
 from layoutdsl.gemm.table import Tile
 
 CHUNK = 8
 """Elements of 16 bits that a kernel reads at once."""
-
-RESULTS = {"float16": "f16", "bfloat16": "bf16"}
 
 HOST_MULTIPROCESSORS = 4
 """What the host runner counts as: few, so that its grids stay small, but enough to split k where k is long."""
@@ -196,7 +194,7 @@ def columns_of(facts: Facts, device: torch.device) -> torch.Tensor:
 def instance(facts: Facts, tile: Tile, rows: str = "dense") -> Instance:
     """The kernel for a matrix and a tile."""
     scale, group = scale_of(facts)
-    code, result = checks.NAMED.get(facts.code, facts.code), RESULTS[facts.dtype] if facts.kind in MAKES else ""
+    code, result = checks.NAMED.get(facts.code, facts.code), KINDS[facts.dtype] if facts.kind in MAKES else ""
     return Instance(
         code, facts.kind, scale, group, tile.m, tile.n, tile.k, tile.depth, tile.stages, rows=rows, result=result
     )

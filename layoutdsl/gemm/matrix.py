@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.gemm.facts import Facts, Stretch
+from layoutdsl.gemm.facts import KINDS, Facts, Stretch
 from layoutdsl.library import load_spec, recall
 from layoutdsl.model import Kernel
 from layoutdsl.plan import Duty, Extent, Plan, TensorInfo, params_of
@@ -32,8 +32,6 @@ READS = {
     "marlin_mxfp4_a8fp8": "e4m3",
 }
 """Kernel spec -> the activations that it is for; empty: those of the parameters' dtype."""
-
-KINDS = {"float16": "f16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True)
