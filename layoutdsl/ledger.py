@@ -142,7 +142,7 @@ class Ledger:
 
     def note(self, new: Set[Piece], done: Collection[Job]) -> None:
         """These pieces have been given, and with them these jobs have been done."""
-        self._given |= new
+        self._given.update(new)  # |= with the keys of a dict would make a new set of all
         self._begun |= {job for job in done if not self.steps[job.step].needs}
         self._settled |= {self.steps[job.step].spans for job in done} - {""}
         for piece in new:

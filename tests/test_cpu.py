@@ -12,6 +12,8 @@ from layoutdsl import LayoutError, compile_plan
 from layoutdsl.backends.cpu import backend as cpu_backend
 from layoutdsl.backends.cpu import jobs as cpu_jobs
 from layoutdsl.backends.cpu import kernels as cpu_kernels
+from layoutdsl.backends.cpu import prepared as cpu_prepared
+from layoutdsl.backends.cpu import sharing as cpu_sharing
 from layoutdsl.backends.cpu import source as cpu_source
 from layoutdsl.backends.cpu.forms import Form, Moving
 from layoutdsl.backends.cpu.prepared import prepared
@@ -72,8 +74,8 @@ def test_many_threads_give_the_same_bytes(monkeypatch):
     plan = compile_plan(*GPTQ, {"n": 512, "k": 512}, params={"group": 64})
     tensors = inputs_of(plan)
     wanted = raw(plan.run(tensors))
-    monkeypatch.setattr(cpu_kernels, "SHARE", 1024)
-    monkeypatch.setattr(cpu_kernels, "threads", lambda: 5)
+    monkeypatch.setattr(cpu_sharing, "SHARE", 1024)
+    monkeypatch.setattr(cpu_sharing, "threads", lambda: 5)
     assert raw(plan.run(tensors, backend="cpu")) == wanted
 
 
@@ -104,6 +106,7 @@ def test_kernels_are_loaded_from_disk(monkeypatch, tmp_path):
     def compilations() -> int:
         compiled.clear()
         cpu_kernels.kernel.cache_clear()
+        cpu_prepared._prepared.cache_clear()
         assert raw(plan.run(tensors, backend="cpu")) == wanted
         return len(compiled)
 

@@ -13,6 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from layoutdsl.backends.cpu.forms import Form, Job, Moving
+from layoutdsl.backends.cpu.kernels import kernel
+from layoutdsl.backends.cpu.machine import Kernel
 from layoutdsl.backends.cpu.turns import (
     ACROSS,
     BY,
@@ -24,6 +26,7 @@ from layoutdsl.backends.cpu.turns import (
     COLUMNS_TO,
     END,
     HEIGHT,
+    MODE,
     OF,
     PANEL,
     PANEL_OF,
@@ -57,12 +60,53 @@ class Call:
     serial: bool = False
 
     @cached_property
+    def kernel(self) -> Kernel:
+        return kernel(self.form)
+
+    @cached_property
     def sizes(self) -> list[int]:
         return [job.bytes * copies for job, copies in zip(self.jobs, self.copies)]
 
+    @cached_property
+    def ends(self) -> list[int]:
+        """The number of the first turn behind each job."""
+        return self.table[:, END].tolist()
+
+    @cached_property
+    def scratch(self) -> int:
+        """Bytes that a thread needs apart."""
+        return int(self.table[:, SCRATCH].max())
+
     def turns(self, at: int) -> slice:
         """Those of a job, expert after expert."""
-        return slice(int(self.table[at - 1, END]) if at else 0, int(self.table[at, END]))
+        return slice(self.ends[at - 1] if at else 0, self.ends[at])
+
+    def cut(self, pieces: int) -> list[tuple[int, int]]:
+        """All turns in so many pieces of about as many bytes each, or fewer."""
+        found = self._cut.get(pieces)
+        if found is None:
+            done = np.cumsum([0, *self.sizes])
+            shares = np.linspace(0, done[-1], pieces + 1)
+            borders = np.interp(shares, done, [0, *self.ends]).round().astype(int).tolist()
+            found = self._cut[pieces] = [(first, last) for first, last in zip(borders, borders[1:]) if first < last]
+        return found
+
+    def told(self, modes: tuple[int, ...]) -> np.ndarray:
+        """The table, with what each job is to do. It is kept: not to be written to."""
+        found = self._told.get(modes)
+        if found is None:
+            found = self.table.copy()
+            found[:, MODE] = modes
+            self._told[modes] = found
+        return found
+
+    @cached_property
+    def _cut(self) -> dict[int, list[tuple[int, int]]]:
+        return {}
+
+    @cached_property
+    def _told(self) -> dict[tuple[int, ...], np.ndarray]:
+        return {}
 
 
 @dataclass(eq=False)

@@ -14,15 +14,16 @@ import numpy as np
 import torch
 
 from layoutdsl import recodes
-from layoutdsl.backends.cpu import checks, kernels
+from layoutdsl.backends.cpu import checks
 from layoutdsl.backends.cpu.calls import Call
-from layoutdsl.backends.cpu.forms import LINE, REFUSED, Filling, Largest, Moving, Single
+from layoutdsl.backends.cpu.forms import LINE, REFUSED, Filling, Job, Largest, Moving, Single
 from layoutdsl.backends.cpu.inputs import Source, array_of, targets
 from layoutdsl.backends.cpu.prepared import Prepared, copies_of
 from layoutdsl.backends.cpu.rules import rule, table
+from layoutdsl.backends.cpu.sharing import share
 from layoutdsl.backends.cpu.tables import addresses, word_of
 from layoutdsl.backends.cpu.text_elements import TABLES
-from layoutdsl.backends.cpu.turns import LOOK, MODE, STORE, STREAM, VALUE
+from layoutdsl.backends.cpu.turns import LOOK, STORE, STREAM, VALUE
 from layoutdsl.backends.places import ANY, ratios
 from layoutdsl.codes import Unrepresentable, code_named
 from layoutdsl.plan import Lost, Plan, Program, Reduction
@@ -76,7 +77,7 @@ class Run:
         """Find what `write` would refuse with no byte of an output written. What is compared is made in tensors apart,
         which begin as those that are given."""
         for call in self.known.looks:
-            self._call(call, self.places, [LOOK] * len(call.jobs))
+            self._call(call, self.places, (LOOK,) * len(call.jobs))
         if self.known.compared:
             self.apart = {name: begun[name].clone() for name in self.known.compared}
             self._shared(self.known.layout.filled(self.things | self._targets(self.apart)))
@@ -116,26 +117,26 @@ class Run:
 
     def _shared(self, places: np.ndarray) -> None:
         for call in (*self.known.shared, *self.known.compares):
-            self._call(call, places, [STORE] * len(call.jobs))
+            self._call(call, places, (STORE,) * len(call.jobs))
 
-    def _modes(self, call: Call) -> list[int]:
+    def _modes(self, call: Call) -> tuple[int, ...]:
         """Whole lines of large outputs are written past the caches."""
-        return [
+        return tuple(
             STREAM
             if job.lines and size >= STREAMED and not (self.things["to", output] % LINE).any()
             else STORE
             for job, output, size in zip(call.jobs, call.outputs, call.sizes)
-        ]
+        )
 
-    def _call(self, call: Call, places: np.ndarray, modes: Sequence[int]) -> np.ndarray:
-        table = call.table.copy()
-        table[:, MODE] = modes
-        for row, job, output in zip(table, call.jobs, call.outputs):
-            if isinstance(call.form, Filling) and job.recode is not None and job.recode.name == "largest":
-                row[VALUE] = self._largest(self.programs[output])
-        threads = 1 if call.serial else kernels.threads()
-        found = kernels.share(kernels.kernel(call.form), table, places, call.sizes, threads)
-        if not isinstance(call.form, Largest) and bool((found >> REFUSED).any()):
+    def _call(self, call: Call, places: np.ndarray, modes: tuple[int, ...]) -> np.ndarray:
+        table = call.told(modes)
+        if isinstance(call.form, Filling) and any(map(_is_largest, call.jobs)):
+            table = table.copy()
+            for row, job, output in zip(table, call.jobs, call.outputs):
+                if _is_largest(job):
+                    row[VALUE] = self._largest(self.programs[output])
+        found = share(call, table, places)
+        if not isinstance(call.form, Largest) and int(np.bitwise_or.reduce(found)) >> REFUSED:
             raise Refused
         if isinstance(call.form, Moving | Single) and call.form.counts and LOOK not in modes:
             for at, (output, copies) in enumerate(zip(call.outputs, call.copies)):
@@ -179,7 +180,7 @@ class Run:
         tops = np.full(count, -np.inf)
         places = self.known.layout.filled(self.things)
         for call in made:
-            found = self._call(call, places, [LOOK] * len(call.jobs))
+            found = self._call(call, places, (LOOK,) * len(call.jobs))
             for at, job in enumerate(call.jobs):
                 most = found[call.turns(at)].reshape(count, -1).max(1)
                 values = np.array([_value(program.recode.source, one) for one in most.tolist()])
@@ -244,6 +245,11 @@ class Run:
         for rows in self.sources[source].codes(8):
             made[at : at + len(rows)] = rows
             at += len(rows)
+
+
+def _is_largest(job: Job) -> bool:
+    """Whether it fills with what the data alone tells."""
+    return job.recode is not None and job.recode.name == "largest"
 
 
 @lru_cache(maxsize=1024)
