@@ -91,10 +91,13 @@ class Ledger:
 
     def pending_of(self, pieces: Collection[Piece]) -> tuple[Pending, ...]:
         """Those of these pieces that are held."""
+        held = self.held & set(pieces)
+        if not held:
+            return ()
         spanning = {step.spans for step in self.steps} - self._settled - {""}
         waits = {name: self._lacking(self.spanning(name)) for name in spanning}
         found: list[Pending] = []
-        for piece in self.sorted(self.held & set(pieces)):
+        for piece in self.sorted(held):
             others = self._lacking(self._due[piece])
             for name in {self.steps[job.step].spans for job in self._due[piece]} & waits.keys():
                 others |= waits[name]

@@ -56,16 +56,17 @@ def run(
 
 def amend(plan: Plan, tensors: buffers.Given, out: Mapping[str, torch.Tensor]) -> None:
     """Carry out a plan that writes only some places of its outputs: all others stay as `out` has them. Elements that
-    share a place which another plan writes are compared with what stands there."""
-    given = buffers.checked(plan, tensors)
-    target = buffers.allocate(plan, tensors, out)
-    begun = None if _overlap(given, target) else _begun(plan, given, target)
+    share a place which another plan writes are compared with what stands there.
+
+    Tensors are those of the plan, of its dtypes and shapes: to look again would take longer than to move a small one.
+    """
+    begun = None if _overlap(tensors, out) else _begun(plan, tensors, out)
     if begun is None:
         exact.amend(plan, tensors, out)
         return
     try:
         begun.prepare()
-        begun.verify(target)
+        begun.verify(out)
         begun.write()
     except Refused:
         exact.amend(plan, tensors, out)

@@ -6,7 +6,7 @@ plans as differ among the experts, and a backend's `amend` carries them out. Wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -18,6 +18,9 @@ from layoutdsl.backends.update.reduced import Spanning, Tops
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import Job, Ledger, Pending, Piece, is_apart
 from layoutdsl.plan import Plan
+
+MOST_WORKS = 1 << 14
+"""Kept at a time: all that differ, where tensors come one by one."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Work:
-    """Steps for some experts, by their numbers in the source: their tensors, and the storage that they write into.
-    plan: the partial plan, which is the same for all experts, so that backends find again what they know of it."""
+    """A batch, its experts by their numbers in the source, and the storage that it writes into. plan: the partial plan,
+    which is the same for all experts, so that backends find again what they know of it."""
 
+    batch: Batch
     plan: Plan
-    steps: frozenset[int]
     experts: Sequence[int]
-    there: Pieces
     out: dict[str, torch.Tensor]
 
     def apart(self) -> Work:
@@ -64,6 +66,7 @@ class Updates(Mapping[str, torch.Tensor]):
         self._out = buffers.allocate(plan, {}, out)
         self._ledger = Ledger(plan)
         self._held: Pieces = {}
+        self._lie, self._works = _lying(self._out), dict[tuple[frozenset[int], Sequence[Job]], list[Work]]()
         reductions = {reduction.name: reduction for reduction in plan.reductions}
         self._spanning = {
             at: Spanning(plan, reductions[step.spans], step) for at, step in enumerate(self._ledger.steps) if step.spans
@@ -115,18 +118,19 @@ class Updates(Mapping[str, torch.Tensor]):
         new = {piece: tensor.clone() if self._overlaps(tensor) else tensor for piece, tensor in new.items()}
         there, ready = self._held | new, self._ledger.ready(new.keys())
         seen, whole, alone = self._reduce(ready, there)
-        batches = _batches([job for job in ready if job.step not in self._spanning], whole, self._ledger.slots)
-        works = [self._in_place(batch, there) for batch in batches]
-        beside = {step: self._beside_witness(step, slots, there) for step, slots in alone.items()}
+        works = self._in_place(ready, frozenset(whole))
+        beside = [self._beside_witness(step, slots) for step, slots in alone.items()]
         # What one of them refuses is refused before the first one writes.
-        for work in (*beside.values(), *(work.apart() for work in works[1:]), *works):
-            self._carry_out(work)
-        for step, work in beside.items():
-            self._take(alone[step], work)
-        batches += [Batch(frozenset({step}), slots) for step, slots in alone.items()]
-        self._note(new, batches, seen, there)
-        written = {name for work in (*works, *beside.values()) for name in work.out}
-        return Applied(tuple(name for name in self if name in written), self._ledger.pending_of(new.keys()))
+        for work, witness in beside:
+            self._carry_out(work, witness | there)
+        for work in (*(work.apart() for work in works[1:]), *works):
+            self._carry_out(work, there)
+        for work, _ in beside:
+            self._take(work)
+        works = [*works, *(work for work, _ in beside)]
+        self._note(new, works, seen, there)
+        written = {name for work in works for name in work.out}
+        return Applied(tuple(name for name in self._out if name in written), self._ledger.pending_of(new.keys()))
 
     def _reduce(self, ready: Sequence[Job], there: Pieces) -> tuple[dict[int, Tops], set[int], dict[int, list[int]]]:
         """Of the steps that span experts: what each has seen, those to be done for all, and those for some experts."""
@@ -145,9 +149,9 @@ class Updates(Mapping[str, torch.Tensor]):
                 alone[step] = slots
         return seen, whole, alone
 
-    def _note(self, new: Pieces, batches: Sequence[Batch], seen: Mapping[int, Tops], there: Pieces) -> None:
+    def _note(self, new: Pieces, works: Sequence[Work], seen: Mapping[int, Tops], there: Pieces) -> None:
         """All of that has been carried out."""
-        jobs = [job for batch in batches for job in self._ledger.jobs(batch.slots, batch.steps)]
+        jobs = [job for work in works for job in self._ledger.jobs(work.batch.slots, work.batch.steps)]
         self._ledger.note(new.keys(), jobs)
         for step, tops in seen.items():
             self._spanning[step].note(_slots(step, jobs), tops, there)
@@ -155,38 +159,52 @@ class Updates(Mapping[str, torch.Tensor]):
             piece: new[piece].detach().clone() if piece in new else self._held[piece] for piece in self._ledger.held
         }
 
-    def _carry_out(self, work: Work) -> None:
+    def _carry_out(self, work: Work, there: Pieces) -> None:
         try:
-            amend(self.backend, work.plan, inputs_of_some(work.plan, work.experts, work.there), work.out)
+            amend(self.backend, work.plan, inputs_of_some(work.plan, work.experts, there), work.out)
         except LayoutError:
             # Its experts are 0, 1 and so on; the same plan with their own numbers tells which one is refused.
-            plan = self.plan.parts.of(work.steps, work.experts)
-            amend(self.backend, plan, inputs(plan, work.there), work.out)
+            plan = self.plan.parts.of(work.batch.steps, work.experts)
+            amend(self.backend, plan, inputs(plan, there), work.out)
             raise
 
-    def _in_place(self, batch: Batch, there: Pieces) -> Work:
+    def _in_place(self, ready: Sequence[Job], whole: frozenset[int]) -> list[Work]:
+        """Jobs, and steps for all experts, into the storage: found again where the same have been done before."""
+        lie = _lying(self._out)
+        if lie != self._lie or len(self._works) >= MOST_WORKS:
+            self._out, self._lie = buffers.allocate(self.plan, {}, self._out), lie
+            self._works.clear()
+        jobs = tuple(job for job in ready if job.step not in self._spanning)
+        works = self._works.get((whole, jobs))
+        if works is None:
+            batches = _batches(jobs, whole, self._ledger.slots)
+            works = self._works[whole, jobs] = [self._work(batch) for batch in batches]
+        return works
+
+    def _work(self, batch: Batch) -> Work:
         """A batch of neighbours, into the storage."""
         plan = self.plan.parts.of_some(batch.steps, len(batch.slots))
         first, end = batch.slots[0], batch.slots[-1] + 1
         out = {
             info.name: self._rows(info.name)[first:end] if is_apart(info) else self[info.name] for info in plan.outputs
         }
-        return Work(plan, batch.steps, [self.plan.source_experts[slot] for slot in batch.slots], there, out)
+        return Work(batch, plan, [self.plan.source_experts[slot] for slot in batch.slots], out)
 
-    def _beside_witness(self, step: int, slots: Sequence[int], there: Pieces) -> Work:
-        """A step of some experts and the witness, into storage of its own."""
+    def _beside_witness(self, step: int, slots: Sequence[int]) -> tuple[Work, Pieces]:
+        """A step of some experts and the witness, whose tensors it also tells, into storage of its own."""
         other, witness = self._spanning[step].beside(slots)
         experts = [*(self.plan.source_experts[slot] for slot in slots), other]
-        plan = self.plan.parts.of_some(frozenset({step}), len(experts))
+        batch = Batch(frozenset({step}), slots)
+        plan = self.plan.parts.of_some(batch.steps, len(experts))
         out = {info.name: self[info.name].new_empty(info.full_shape) for info in plan.outputs}
-        return Work(plan, frozenset({step}), experts, witness | there, out)
+        return Work(batch, plan, experts, out), witness
 
-    def _take(self, slots: Sequence[int], work: Work) -> None:
+    def _take(self, work: Work) -> None:
         """Bring the experts from storage of their own to their places."""
         for info in work.plan.outputs:
             made = work.out[info.name]
             if is_apart(info):
-                for slot, row in zip(slots, made):
+                for slot, row in zip(work.batch.slots, made):
                     self._rows(info.name)[slot].copy_(row)
             else:
                 self[info.name].copy_(made.view(self[info.name].shape))
@@ -206,7 +224,12 @@ def _slots(step: int, jobs: Sequence[Job]) -> list[int]:
     return [job.slot for job in jobs if job.step == step]
 
 
-def _batches(jobs: Sequence[Job], whole: set[int], slots: int) -> list[Batch]:
+def _lying(out: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
+    """Where tensors lie in memory: who gives one of them other storage has it looked at anew."""
+    return [(tensor.data_ptr(), tensor.nbytes) for tensor in out.values()]
+
+
+def _batches(jobs: Sequence[Job], whole: Collection[int], slots: int) -> list[Batch]:
     """Jobs put together for neighbours, and steps for all experts; the batch of most experts first."""
     steps: dict[int, frozenset[int]] = {}
     for job in jobs:
