@@ -45,4 +45,5 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
 
 def targets(tensor: torch.Tensor, copies: int) -> np.ndarray:
     """The address of an output for each expert."""
-    return tensor.data_ptr() + tensor.nbytes // copies * np.arange(copies, dtype=np.int64)
+    first, size = tensor.data_ptr(), tensor.nbytes // copies
+    return np.array([first + size * at for at in range(copies)], dtype=np.int64)

@@ -77,7 +77,7 @@ class Run:
         """Find what `write` would refuse with no byte of an output written. What is compared is made in tensors apart,
         which begin as those that are given."""
         for call in self.known.looks:
-            self._call(call, self.places, (LOOK,) * len(call.jobs))
+            self._call(call, self.places, [LOOK] * len(call.jobs))
         if self.known.compared:
             self.apart = {name: begun[name].clone() for name in self.known.compared}
             self._shared(self.known.layout.filled(self.things | self._targets(self.apart)))
@@ -117,19 +117,19 @@ class Run:
 
     def _shared(self, places: np.ndarray) -> None:
         for call in (*self.known.shared, *self.known.compares):
-            self._call(call, places, (STORE,) * len(call.jobs))
+            self._call(call, places, [STORE] * len(call.jobs))
 
-    def _modes(self, call: Call) -> tuple[int, ...]:
+    def _modes(self, call: Call) -> list[int]:
         """Whole lines of large outputs are written past the caches."""
-        return tuple(
+        return [
             STREAM
             if job.lines and size >= STREAMED and not (self.things["to", output] % LINE).any()
             else STORE
             for job, output, size in zip(call.jobs, call.outputs, call.sizes)
-        )
+        ]
 
-    def _call(self, call: Call, places: np.ndarray, modes: tuple[int, ...]) -> np.ndarray:
-        table = call.told(modes)
+    def _call(self, call: Call, places: np.ndarray, modes: Sequence[int]) -> np.ndarray:
+        table = call.told(tuple(modes))
         if isinstance(call.form, Filling) and any(map(_is_largest, call.jobs)):
             table = table.copy()
             for row, job, output in zip(table, call.jobs, call.outputs):
@@ -180,7 +180,7 @@ class Run:
         tops = np.full(count, -np.inf)
         places = self.known.layout.filled(self.things)
         for call in made:
-            found = self._call(call, places, (LOOK,) * len(call.jobs))
+            found = self._call(call, places, [LOOK] * len(call.jobs))
             for at, job in enumerate(call.jobs):
                 most = found[call.turns(at)].reshape(count, -1).max(1)
                 values = np.array([_value(program.recode.source, one) for one in most.tolist()])
@@ -220,7 +220,7 @@ class Run:
             return self.factors[program.reduction].view(np.int64)
         if recode.name == "nvfp4_global":
             return np.ldexp(self.factors[program.reduction], recode.power - shift).view(np.int64)
-        return np.array([2.0**recode.power if recode.name in SCALED else 0.0]).view(np.int64)
+        return _number(2.0**recode.power if recode.name in SCALED else 0.0)
 
     def _largest(self, program: Program) -> int:
         """A word of the code that is the factor which all int16 scales leave out."""
@@ -245,6 +245,11 @@ class Run:
         for rows in self.sources[source].codes(8):
             made[at : at + len(rows)] = rows
             at += len(rows)
+
+
+@lru_cache(maxsize=256)
+def _number(value: float) -> np.ndarray:
+    return np.array([value]).view(np.int64)
 
 
 def _is_largest(job: Job) -> bool:
