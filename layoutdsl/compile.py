@@ -11,7 +11,7 @@ from layoutdsl import plan as plans
 from layoutdsl.arguments import check_arguments
 from layoutdsl.builder import Builder
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.library import digest, load_spec, recall
+from layoutdsl.library import digest, load_spec, recall, recent
 from layoutdsl.model import Format, Kernel, Module, ParamValue, Spec
 from layoutdsl.pairs import Pair, Request, choice_of, extents_of, pairs_of, sides
 from layoutdsl.plan import Plan, TensorInfo
@@ -57,7 +57,7 @@ def compile_plan(
     Raises LayoutError where nothing can serve the shape, or the formats do not hold the same kind of code; its help is
     the nearest setting that works, where there is one (see nearest.py).
     """
-    values = tp, rank, ep, ep_rank, sharded, repr(habits)
+    values = tp, rank, ep, ep_rank, sharded, habits and repr(habits)
     key = _key((source, target, module), specs, values, (sizes, params, padded, grains), (only, experts))
     if key in _PLANS:
         return _PLANS[key]
@@ -120,15 +120,15 @@ def _key(
 ) -> bytes | None:
     """What a plan depends on, as bytes, which tell true from 1; None where an argument is wrong."""
     try:
-        folders = tuple(folders)
-        known = [
-            id(load_spec(spec, specs=folders, kind=kind))
-            for spec, kind in zip(specs, SIDES)
-            if isinstance(spec, str) or isinstance(spec, Spec)  # noqa: SIM101 (together they are slow)
-        ]
-        if len(known) < len(SIDES):
-            return None
-        of = known, folders, values, [one and dict(one) for one in mappings], [*map(tuple, lists)]
+        folders, known = tuple(folders), []
+        for spec, kind in zip(specs, SIDES):
+            found = recent(spec, kind) if isinstance(spec, str) and not folders else None
+            if found is None:
+                if not isinstance(spec, str | Spec):
+                    return None
+                found = load_spec(spec, specs=folders, kind=kind)
+            known.append(id(found))
+        of = known, folders, values, [one and dict(one) for one in mappings], [tuple(one) for one in lists]
         return marshal.dumps(of, 0)  # this version shares no objects: equal arguments give equal bytes
     except (TypeError, ValueError, OSError, LayoutError):
         return None

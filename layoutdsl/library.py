@@ -45,8 +45,8 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
     """
     if not isinstance(name, str):
         spec = name
-    elif not specs and (recent := _recent(name, kind)) is not None:
-        return recent
+    elif not specs and (known := recent(name, kind)) is not None:
+        return known
     elif name.endswith((".yaml", ".yml")) or "/" in name:
         spec = read_spec(Path(name), specs=specs)
     else:
@@ -75,20 +75,19 @@ def _shipped(name: str, kind: str | None) -> Spec:
     return spec
 
 
-def _recent(name: str, kind: str | None) -> Spec | None:
+def recent(name: str, kind: str | None) -> Spec | None:
     """The spec that was shipped by that name when it was last read, where none of its files has changed."""
     known = _RECENT.get((name, kind))
     if known is None:
         return None
-    spec, stamps = known
     try:
-        for file, changed, size in stamps:
+        for file, changed, size in known[1]:
             now = os.stat(file)
-            if (now.st_mtime_ns, now.st_size) != (changed, size):
+            if now.st_mtime_ns != changed or now.st_size != size:
                 return None
     except OSError:
         return None
-    return spec
+    return known[0]
 
 
 def _stamps(tree: Tree) -> Iterator[Stamp]:
