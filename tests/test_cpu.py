@@ -13,10 +13,12 @@ from layoutdsl.backends.cpu import backend as cpu_backend
 from layoutdsl.backends.cpu import jobs as cpu_jobs
 from layoutdsl.backends.cpu import kernels as cpu_kernels
 from layoutdsl.backends.cpu import prepared as cpu_prepared
+from layoutdsl.backends.cpu import run as cpu_run
 from layoutdsl.backends.cpu import sharing as cpu_sharing
 from layoutdsl.backends.cpu import source as cpu_source
 from layoutdsl.backends.cpu.forms import Form, Moving
 from layoutdsl.backends.cpu.prepared import prepared
+from layoutdsl.backends.cpu.turns import STORE, STREAM
 from layoutdsl.cli import main
 
 GPTQ = ("gptq", "marlin_int4_a16", "linear")
@@ -77,6 +79,30 @@ def test_many_threads_give_the_same_bytes(monkeypatch):
     monkeypatch.setattr(cpu_sharing, "SHARE", 1024)
     monkeypatch.setattr(cpu_sharing, "threads", lambda: 5)
     assert raw(plan.run(tensors, backend="cpu")) == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_past_the_caches_have_the_same_bytes(name, monkeypatch):
+    plan = plan_named(name)
+    tensors = inputs_of(plan)
+    monkeypatch.setattr(cpu_run, "STREAMED", 0)
+    assert raw(plan.run(tensors, backend="cpu")) == raw(plan.run(tensors))
+
+
+def test_what_is_written_past_the_caches(monkeypatch):
+    """One expert of a large output as well as all of it; not a small output."""
+    plan = compile_plan("gptq", "marlin_int4_a16", "moe_gated", {"e": 4, "i": 512, "h": 512}, params={"group": 64})
+    tensors, modes = inputs_of(plan), []
+    out = plan.run(tensors)
+    size = out["w13.weight"].nbytes
+    kept = cpu_run.Run._modes
+    monkeypatch.setattr(cpu_run.Run, "_modes", lambda *given: modes.append(kept(*given)) or modes[-1])
+    for least, mode in ((size, STREAM), (size + 1, STORE)):
+        monkeypatch.setattr(cpu_run, "STREAMED", least)
+        name = "w13.gate.qweight"
+        plan.updates(out, backend="cpu").update(name, tensors[name][1], expert=1)
+        assert mode in modes[-1]
+        assert (STREAM in modes[-1]) == (mode == STREAM)
 
 
 def test_a_move_beyond_its_tensor_is_left_to_torch():

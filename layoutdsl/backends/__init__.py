@@ -29,8 +29,8 @@ def load(name: str) -> Callable[..., Any]:
 
 def amend(name: str, plan: Plan, tensors: Any, out: Any) -> None:
     """Carry out a plan that writes only some places of its outputs into `out`: all others stay as they are. Whatever is
-    refused is refused before anything is written. `tensors` and `out` are the plan's, with their dtypes and shapes: that
-    has been looked at before."""
+    refused is refused before anything is written. Whether `tensors` and `out` are the plan's, with their dtypes and
+    shapes, has been looked at before."""
     _module(name).amend(plan, tensors, out)
 
 

@@ -30,7 +30,7 @@ from layoutdsl.plan import Lost, Plan, Program, Reduction
 from layoutdsl.recodes import Recode
 
 STREAMED = 1 << 23
-"""Bytes of an output that is written past the caches: it would not be there any more when it is read."""
+"""Bytes of storage that is written past the caches: it would not be there any more when it is read."""
 
 
 SCALED = ("rescale", "reciprocal", "int16_undo")
@@ -123,9 +123,11 @@ class Run:
         """Whole lines of large outputs are written past the caches."""
         return [
             STREAM
-            if job.lines and size >= STREAMED and not (self.things["to", output] % LINE).any()
+            if job.lines
+            and self.target[output].untyped_storage().nbytes() >= STREAMED
+            and not (self.things["to", output] % LINE).any()
             else STORE
-            for job, output, size in zip(call.jobs, call.outputs, call.sizes)
+            for job, output in zip(call.jobs, call.outputs)
         ]
 
     def _call(self, call: Call, places: np.ndarray, modes: Sequence[int]) -> np.ndarray:
