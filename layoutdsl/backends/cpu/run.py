@@ -16,7 +16,7 @@ import torch
 from layoutdsl import recodes
 from layoutdsl.backends.cpu import checks, kernels
 from layoutdsl.backends.cpu.calls import Call
-from layoutdsl.backends.cpu.forms import LINE, REFUSED, Filling, Largest, Moving, Single
+from layoutdsl.backends.cpu.forms import LINE, REFUSED, SIGNED, Filling, Largest, Moving, Single
 from layoutdsl.backends.cpu.inputs import Source, array_of, targets
 from layoutdsl.backends.cpu.prepared import Prepared, copies_of
 from layoutdsl.backends.cpu.rules import rule, table
@@ -52,6 +52,7 @@ class Run:
         self.ratios: dict[str, np.ndarray] = {}
         self.orders: dict[tuple[str, int], np.ndarray] = {}
         self.apart: dict[str, torch.Tensor] = {}
+        self.unsigned: set[str] = set()
         self.vanished: dict[str, list[np.ndarray]] = {}
         self.things: dict[Any, np.ndarray] = {}
         self.places = np.zeros(0, dtype=np.int64)
@@ -82,6 +83,9 @@ class Run:
             self._shared(self.known.layout.filled(self.things | self._targets(self.apart)))
 
     def write(self) -> None:
+        for signs in self.known.signs:
+            for call in signs.none if signs.reduction in self.unsigned else signs.some:
+                self._call(call, self.places, self._modes(call))
         for call in self.known.plain:
             self._call(call, self.places, self._modes(call))
         for name, made in self.apart.items():
@@ -178,12 +182,18 @@ class Run:
             self.factors[name] = 1 / values[:, 0] if reduction.reciprocal else values[:, 0]
         tops = np.full(count, -np.inf)
         places = self.known.layout.filled(self.things)
+        signed = False
         for call in made:
             found = self._call(call, places, [LOOK] * len(call.jobs))
+            if isinstance(call.form, Largest) and not call.form.signs:
+                signed |= bool((found >> SIGNED).any())
+                found &= (1 << SIGNED) - 1
             for at, job in enumerate(call.jobs):
                 most = found[call.turns(at)].reshape(count, -1).max(1)
                 values = np.array([_value(program.recode.source, one) for one in most.tolist()])
                 tops = np.maximum(tops, np.ldexp(values, powers[:, job.part if reduction.kind == "nvfp4" else 0]))
+        if not signed:
+            self.unsigned.add(name)
         if reduction.scope == "tensor":
             tops[:] = tops.max()
         tops = np.where(tops == -np.inf, 0.0, tops)
