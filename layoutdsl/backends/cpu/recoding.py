@@ -236,7 +236,7 @@ def _clamped(builder: Any, value: Any, low: int, high: int) -> Any:
 @intrinsic(prefer_literal=True)
 def larger(_typing: Any, most: Any, place: Any, name: Any, signs: Any) -> Any:
     """The larger of what has been found and the codes of the vector at an address: magnitudes, as codes less their
-    signs, or values, as integers in their order. What is no number does not count."""
+    signs; or values, as integers in their order, where what is no number does not count."""
     code, with_signs = code_named(name.literal_value), signs.literal_value
     kind = lanes(code.bits)
     last = 0x7E if code.name == "e4m3" else infinite(code) if code.kind == "float" and code.sign else -1
@@ -245,10 +245,10 @@ def larger(_typing: Any, most: Any, place: Any, name: Any, signs: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         codes = gathered(builder, [args[1]], kind)
         size = builder.and_(codes, filled(kind, (1 << code.bits - code.sign) - 1))
-        known = builder.icmp_unsigned("<=", size, filled(kind, last))
         if with_signs:
+            known = builder.icmp_unsigned("<=", size, filled(kind, last))
             size = builder.select(builder.icmp_signed("<", codes, filled(kind, 0)), builder.neg(size), size)
-        size = builder.select(known, size, filled(kind, -(1 << code.bits - 1) if with_signs else 0))
+            size = builder.select(known, size, filled(kind, -(1 << code.bits - 1)))
         while size.type.count > 1:
             count = size.type.count // 2
             low, high = (shuffled(builder, size, size, range(at, at + count)) for at in (0, count))

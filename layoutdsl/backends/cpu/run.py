@@ -52,7 +52,8 @@ class Run:
         self.ratios: dict[str, np.ndarray] = {}
         self.orders: dict[tuple[str, int], np.ndarray] = {}
         self.apart: dict[str, torch.Tensor] = {}
-        self.unsigned: set[str] = set()
+        self.most: dict[tuple[str, int], int] = {}
+        self.signed: dict[str, bool] = {}
         self.vanished: dict[str, list[np.ndarray]] = {}
         self.things: dict[Any, np.ndarray] = {}
         self.places = np.zeros(0, dtype=np.int64)
@@ -77,14 +78,15 @@ class Run:
         """Find what `write` would refuse with no byte of an output written. What is compared is made in tensors apart,
         which begin as those that are given."""
         for call in self.known.looks:
-            self._call(call, self.places, [LOOK] * len(call.jobs))
+            if not all(map(self._seen, set(call.outputs))):
+                self._call(call, self.places, [LOOK] * len(call.jobs))
         if self.known.compared:
             self.apart = {name: begun[name].clone() for name in self.known.compared}
             self._shared(self.known.layout.filled(self.things | self._targets(self.apart)))
 
     def write(self) -> None:
         for signs in self.known.signs:
-            for call in signs.none if signs.reduction in self.unsigned else signs.some:
+            for call in signs.some if self.signed[signs.reduction] else signs.none:
                 self._call(call, self.places, self._modes(call))
         for call in self.known.plain:
             self._call(call, self.places, self._modes(call))
@@ -190,10 +192,12 @@ class Run:
                 found &= (1 << SIGNED) - 1
             for at, job in enumerate(call.jobs):
                 most = found[call.turns(at)].reshape(count, -1).max(1)
+                self.most[name, job.part] = max(self.most.get((name, job.part), 0), int(most.max()))
                 values = np.array([_value(program.recode.source, one) for one in most.tolist()])
+                if np.isnan(values).any() or (values == np.inf).any():
+                    raise Refused
                 tops = np.maximum(tops, np.ldexp(values, powers[:, job.part if reduction.kind == "nvfp4" else 0]))
-        if not signed:
-            self.unsigned.add(name)
+        self.signed[name] = signed
         if reduction.scope == "tensor":
             tops[:] = tops.max()
         tops = np.where(tops == -np.inf, 0.0, tops)
@@ -206,6 +210,20 @@ class Run:
             recodes.nvfp4_shift(top, recode.target, recode.power, folded)
             for top, folded in zip(tops.tolist(), powers.any(1).tolist())
         ])  # fmt: skip
+
+    def _seen(self, output: str) -> bool:
+        """Whether the largest scale says that none of an output is refused."""
+        program = self.programs[output]
+        if program.recode.name != "nvfp4_scale" or program.fill is not None:
+            return False
+        shift, ratios = self.shifts[program.reduction], self.ratios[program.reduction]
+        for part in range(len(program.sources)):
+            most = self.most.get((program.reduction, part), 0)
+            for one in np.unique(shift + ratios[:, part]).tolist():
+                made = table(program.recode, one).reshape(2, -1)[: 1 + self.signed[program.reduction]]
+                if (made[:, : most + 1] >> REFUSED).any():
+                    return False
+        return True
 
     def _numbers(self, tensor: str) -> np.ndarray:
         """[experts, codes] of a float32 input, as float64."""
@@ -222,9 +240,10 @@ class Run:
             if recode.name == "nvfp4_scale":
                 shift = shift + self.ratios[program.reduction][:, part]
             make = rule if ruled else table
-            tables = {one: make(recode, one) for one in set(shift.tolist())}
-            self.kept += tables.values()
-            return np.array([tables[one].ctypes.data for one in shift.tolist()], dtype=np.int64)
+            shifts, experts = np.unique(shift, return_inverse=True)
+            tables = [make(recode, one) for one in shifts.tolist()]
+            self.kept += tables
+            return np.array([one.ctypes.data for one in tables], dtype=np.int64)[experts]
         if recode.name == "int16_scale":
             return self.factors[program.reduction].view(np.int64)
         if recode.name == "nvfp4_global":

@@ -67,8 +67,11 @@ def largest(form: Largest) -> Iterator[str]:
         if looks:
             yield "        seen |= uint64(code)"
         yield f"        size = code & {_magnitude(code)}"
-        yield f"        if size < {_first_nan(code)}:"
-        yield f"            most = max(most, {f'-size if code >> {code.bits - 1} else size' if form.signs else 'size'})"
+        if form.signs:
+            yield f"        if size < {_first_nan(code)}:"
+            yield f"            most = max(most, -size if code >> {code.bits - 1} else size)"
+        else:
+            yield "        most = max(most, size)"
     if looks:
         signs = sum(1 << at for at in range(code.bits - 1, 64, code.bits))
         yield f"most |= int64(seen & uint64(0x{signs:X}) != 0) << {SIGNED}"
