@@ -98,7 +98,8 @@ def listing(plan: Plan) -> str:
     """All kernels of a plan, each once, with the outputs that it makes."""
     users: dict[Form, list[str]] = {}
     lowered = lower(plan)
-    for jobs, of in ((jobs, plan.programs) for jobs in (lowered.writes, lowered.looks, lowered.compares)):
+    made = (lowered.writes, lowered.unsigned, lowered.looks, lowered.compares)
+    for jobs, of in ((jobs, plan.programs) for jobs in made):
         for program, some in zip(of, jobs):
             for job in some:
                 users.setdefault(job.form, []).append(program.output)
