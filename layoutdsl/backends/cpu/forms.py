@@ -110,7 +110,8 @@ class Filling:
 @dataclass(frozen=True)
 class Largest:
     """The largest magnitude of a code, as the code without its sign, and whether one has a sign (SIGNED); what is no
-    number is the largest. With `signs` the largest value of a number, as an integer in their order. vectors: whether a row and a column lead to a vector of them, not to one."""
+    number is the largest. With `signs` the largest value of a number, as an integer in their order. vectors: whether a
+    row and a column lead to a vector of them, not to one."""
 
     source: str
     signs: bool

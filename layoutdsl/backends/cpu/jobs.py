@@ -33,8 +33,8 @@ WORDS = (256, 64, 8)
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """The jobs of a plan, for each program: those that write, those that look whether a code is refused, and those that
-    compare elements with one that shares their target. unsigned: those that write where no scale has a sign, of programs
-    that give codes the signs of scales that a reduction reads. largest: of each reduction."""
+    compare elements with one that shares their target. unsigned: those that write where no scale has a sign, of
+    programs that give codes the signs of scales that a reduction reads. largest: of each reduction."""
 
     writes: tuple[tuple[Job, ...], ...]
     looks: tuple[tuple[Job, ...], ...]

@@ -26,8 +26,8 @@ class Signs:
 class Prepared:
     """Calls by what they are for. plain: what shares no target. signs: what gives codes the signs of scales that a
     reduction reads. looks: of these, what may refuse a code. shared: writes of outputs some of whose elements are
-    compared with one that shares their target (compared); compares: that. largest: for each reduction. counted: codes of one expert of outputs whose values may become 0. whole: whether every
-    output is written to its last code."""
+    compared with one that shares their target (compared); compares: that. largest: for each reduction. counted: codes
+    of one expert of outputs whose values may become 0. whole: whether every output is written to its last code."""
 
     layout: Layout
     plain: tuple[Call, ...]

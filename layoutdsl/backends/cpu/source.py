@@ -47,7 +47,7 @@ _MODULES = {
     "layoutdsl.backends.cpu.tiles": "number|tile",
     "layoutdsl.backends.cpu.digits": "arranging|exchange|merge|swap",
     "layoutdsl.backends.cpu.nibbles": "around_eight|beside|raised",
-    "layoutdsl.backends.cpu.recoding": "larger|recoding|suspects",
+    "layoutdsl.backends.cpu.recoding": "larger|largest|least|recoding|suspects",
     "layoutdsl.backends.cpu.arithmetic": "as_float|decoded|encoded|encoded_power|negative|whole",
     "layoutdsl.backends.cpu.turns": "[A-Z][A-Z_]+",
     "layoutdsl.backends.cpu.vectors": "aligned|entries|prefetching|reading|settle|spaced|streaming|through|writing",
