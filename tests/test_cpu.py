@@ -31,7 +31,8 @@ def raw(tensors: dict) -> dict[str, bytes]:
 def forms(plan) -> set[Form]:
     """The kernels of a plan."""
     lowered = cpu_jobs.lower(plan)
-    return {job.form for jobs in (*lowered.writes, *lowered.compares, *lowered.largest) for job in jobs}
+    every = (*lowered.writes, *lowered.unsigned, *lowered.compares, *lowered.largest)
+    return {job.form for jobs in every for job in jobs}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -182,3 +183,42 @@ def test_scales_of_16_bits_are_multiples_of_the_largest_as_in_float64(dtype, lar
     codes = torch.where(codes.abs() <= largest, codes, 0.0).reshape(512, -1)
     tensors[name] = codes.to(getattr(torch, dtype))
     assert raw(plan.run(tensors, backend="cpu")) == raw(plan.run(tensors, backend="torch"))
+
+
+SIZES = {"linear": {"n": 264, "k": 2080}, "moe_gated": {"e": 3, "i": 104, "h": 160}}
+
+
+@pytest.mark.parametrize("module", SIZES)
+@pytest.mark.parametrize("code", [0x80, 0xB8, 0x81])
+def test_one_scale_with_a_sign(module, code, monkeypatch):
+    """Wherever it stands, minus zero too: without one the weights are only moved."""
+    plan = compile_plan("nvfp4", "marlin_nvfp4_a16", module, SIZES[module])
+    tensors = inputs_of(plan)
+    names = [name for name in tensors if name.endswith("weight_scale")]
+    for name in names:
+        tensors[name].view(torch.uint8).bitwise_and_(0x7F)
+    monkeypatch.setattr(cpu_backend, "exact", None)
+    used = []
+    monkeypatch.setattr(cpu_kernels, "kernel", lambda form, made=cpu_kernels.kernel: (used.append(form), made(form))[1])
+    assert raw(plan.run(tensors, backend="cpu")) == raw(plan.run(tensors, backend="torch"))
+    assert "fold_sign" not in {getattr(form, "recode", "") for form in used}
+    for name in names:
+        codes = tensors[name].view(torch.uint8).view(-1)
+        for at in (0, 37, len(codes) // 2, len(codes) - 1):
+            held, codes[at] = int(codes[at]), code
+            assert raw(plan.run(tensors, backend="cpu")) == raw(plan.run(tensors, backend="torch")), (name, at)
+            codes[at] = held
+
+
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+@pytest.mark.parametrize("at", [0, 37, -1])
+def test_a_scale_that_is_no_number_is_refused_before_anything_is_written(code, at):
+    plan = compile_plan("nvfp4", "marlin_nvfp4_a16", "linear", SIZES["linear"])
+    tensors = inputs_of(plan)
+    tensors["linear.weight_scale"].view(torch.uint8).view(-1)[at] = code
+    out = {info.name: torch.zeros(info.full_shape, dtype=getattr(torch, info.dtypes[0])) for info in plan.outputs}
+    held = raw(out)
+    with pytest.raises(LayoutError) as refusal:
+        plan.run(tensors, backend="cpu", out=out)
+    assert "NaN" in str(refusal.value)
+    assert raw(out) == held

@@ -19,6 +19,9 @@ REFUSED, LOST = 62, 61
 """The bits of an entry of a table of codes that say that one is refused, and that its value becomes 0; of what a turn
 has found the former says that something is refused, below it stands how many values became 0."""
 
+SIGNED = 62
+"""The bit of a largest magnitude that says that some code has a sign."""
+
 LINE = 64
 """Bytes of a line of the cache."""
 
@@ -106,8 +109,9 @@ class Filling:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest magnitude of a code, as the code without its sign; with `signs` the largest value, as an integer in
-    their order. vectors: whether a row and a column lead to a vector of them, not to one."""
+    """The largest magnitude of a code, as the code without its sign, and whether one has a sign (SIGNED); what is no
+    number is the largest. With `signs` the largest value of a number, as an integer in their order. vectors: whether a
+    row and a column lead to a vector of them, not to one."""
 
     source: str
     signs: bool

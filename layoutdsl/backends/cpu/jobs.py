@@ -17,7 +17,7 @@ from layoutdsl.backends.cpu.network import BITS, Digit, Loop, taken
 from layoutdsl.backends.cpu.operands import Second, Unknown
 from layoutdsl.codes import code_named
 from layoutdsl.layout import Run
-from layoutdsl.plan import Move, Operand, Plan, Program
+from layoutdsl.plan import Move, Operand, Plan, Program, Reduction
 from layoutdsl.recodes import Recode
 
 SMALL = 1 << 15
@@ -33,11 +33,13 @@ WORDS = (256, 64, 8)
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """The jobs of a plan, for each program: those that write, those that look whether a code is refused, and those that
-    compare elements with one that shares their target. largest: of each reduction."""
+    compare elements with one that shares their target. unsigned: those that write where no scale has a sign, of
+    programs that give codes the signs of scales that a reduction reads. largest: of each reduction."""
 
     writes: tuple[tuple[Job, ...], ...]
     looks: tuple[tuple[Job, ...], ...]
     compares: tuple[tuple[Job, ...], ...]
+    unsigned: tuple[tuple[Job, ...], ...]
     largest: tuple[tuple[Job, ...], ...]
 
 
@@ -49,8 +51,18 @@ def lower(plan: Plan) -> Lowered:
         tuple(tuple(one.writes()) for one in made.values()),
         tuple(tuple(one.looks()) for one in made.values()),
         tuple(tuple(one.compares()) for one in made.values()),
+        tuple(tuple(one.unsigned()) for one in made.values()),
         tuple(tuple(made[of.output].largest(of.kind == "largest" and stepwise)) for of in plan.reductions),
     )
+
+
+def scales_of(plan: Plan, program: Program) -> Reduction | None:
+    """The reduction that reads the scales whose signs a program gives to its codes."""
+    if program.recode.name != "fold_sign":
+        return None
+    read = {one.output: one.sources for one in plan.programs}
+    found = (one for one in plan.reductions if read[one.output] == program.operands[0].sources)
+    return next(found, None)
 
 
 def _grids(ns: Sequence[Run], ks: Sequence[Run], choices: Callable[..., Iterator[Choice]]) -> Iterator[Job]:
@@ -133,6 +145,11 @@ class _Lowering:
                         job = singles.single(making, self._form("compare"), None, *both)
                         assert job is not None
                         yield job
+
+    def unsigned(self) -> Iterator[Job]:
+        if scales_of(self.plan, self.program) is not None:
+            recode = replace(self.program.recode, name="copy")
+            yield from _Lowering(self.plan, replace(self.program, recode=recode, operands=())).writes()
 
     def largest(self, signs: bool) -> Iterator[Job]:
         source = self.program.recode.source

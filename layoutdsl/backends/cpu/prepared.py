@@ -8,20 +8,30 @@ from functools import lru_cache
 
 from layoutdsl.backends.cpu.calls import Call, Layout, calls
 from layoutdsl.backends.cpu.forms import Job, Moving, Single
-from layoutdsl.backends.cpu.jobs import lower
+from layoutdsl.backends.cpu.jobs import lower, scales_of
 from layoutdsl.backends.cpu.operands import Unknown
 from layoutdsl.plan import Plan, TensorInfo
 
 
 @dataclass(frozen=True, eq=False)
+class Signs:
+    """Calls that write the same codes: one way if a scale of a reduction has a sign, and a faster one if none has."""
+
+    reduction: str
+    some: tuple[Call, ...]
+    none: tuple[Call, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Prepared:
-    """Calls by what they are for. plain: what shares no target. looks: of that, what may refuse a code. shared: writes
-    of outputs some of whose elements are compared with one that shares their target (compared); compares: that.
-    largest: for each reduction. counted: codes of one expert of outputs whose values may become 0. whole: whether every
-    output is written to its last code."""
+    """Calls by what they are for. plain: what shares no target. signs: what gives codes the signs of scales that a
+    reduction reads. looks: of these, what may refuse a code. shared: writes of outputs some of whose elements are
+    compared with one that shares their target (compared); compares: that. largest: for each reduction. counted: codes
+    of one expert of outputs whose values may become 0. whole: whether every output is written to its last code."""
 
     layout: Layout
     plain: tuple[Call, ...]
+    signs: tuple[Signs, ...]
     looks: tuple[Call, ...]
     shared: tuple[Call, ...]
     compares: tuple[Call, ...]
@@ -63,6 +73,7 @@ def _prepared(same: _Same) -> Prepared | None:
         return None
     layout = Layout(plan.experts[2] or 1)
     shares = [bool(jobs) for jobs in lowered.compares]
+    folds = [bool(jobs) and not share for jobs, share in zip(lowered.unsigned, shares)]
 
     def grouped(jobs: Sequence[Sequence[Job]], chosen: Iterable[bool]) -> tuple[Call, ...]:
         some = [
@@ -75,7 +86,12 @@ def _prepared(same: _Same) -> Prepared | None:
 
     return Prepared(
         layout,
-        plain=grouped(lowered.writes, [not share for share in shares]),
+        plain=grouped(lowered.writes, [not share and not fold for share, fold in zip(shares, folds)]),
+        signs=tuple(
+            Signs(reduction.name, grouped(lowered.writes, own), grouped(lowered.unsigned, own))
+            for reduction in plan.reductions
+            if any(own := [fold and scales_of(plan, one) is reduction for fold, one in zip(folds, plan.programs)])
+        ),
         looks=grouped(lowered.looks, [True] * len(shares)),
         shared=grouped(lowered.writes, shares),
         compares=grouped(lowered.compares, shares),

@@ -32,6 +32,7 @@ from layoutdsl.backends.cpu.vectors import (
     parts,
     shuffled,
     splat,
+    vector,
 )  # fmt: skip
 from layoutdsl.codes import Code, code_named
 
@@ -234,27 +235,57 @@ def _clamped(builder: Any, value: Any, low: int, high: int) -> Any:
 
 
 @intrinsic(prefer_literal=True)
+def least(_typing: Any, name: Any, signs: Any) -> Any:
+    """A vector of what no code is below."""
+    code = code_named(name.literal_value)
+
+    def generate(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        return builder.bitcast(filled(lanes(code.bits), _least(code, signs.literal_value)), LLVM)
+
+    return vector(name, signs), generate
+
+
+@intrinsic(prefer_literal=True)
 def larger(_typing: Any, most: Any, place: Any, name: Any, signs: Any) -> Any:
-    """The larger of what has been found and the codes of the vector at an address: magnitudes, as codes less their
-    signs, or values, as integers in their order. What is no number does not count."""
+    """The larger, lane by lane, of what has been found and the codes of the vector at an address: magnitudes, as codes
+    less their signs; or values, as integers in their order, where what is no number does not count."""
     code, with_signs = code_named(name.literal_value), signs.literal_value
     kind = lanes(code.bits)
     last = 0x7E if code.name == "e4m3" else infinite(code) if code.kind == "float" and code.sign else -1
-    compare = "icmp_signed" if with_signs else "icmp_unsigned"
 
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         codes = gathered(builder, [args[1]], kind)
         size = builder.and_(codes, filled(kind, (1 << code.bits - code.sign) - 1))
-        known = builder.icmp_unsigned("<=", size, filled(kind, last))
         if with_signs:
+            known = builder.icmp_unsigned("<=", size, filled(kind, last))
             size = builder.select(builder.icmp_signed("<", codes, filled(kind, 0)), builder.neg(size), size)
-        size = builder.select(known, size, filled(kind, -(1 << code.bits - 1) if with_signs else 0))
+            size = builder.select(known, size, filled(kind, _least(code, with_signs)))
+        return builder.bitcast(_larger(builder, builder.bitcast(args[0], kind), size, with_signs), LLVM)
+
+    return vector(vector, types.int64, name, signs), generate
+
+
+@intrinsic(prefer_literal=True)
+def largest(_typing: Any, most: Any, name: Any, signs: Any) -> Any:
+    """The largest of a vector's lanes."""
+    code, with_signs = code_named(name.literal_value), signs.literal_value
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        size = builder.bitcast(args[0], lanes(code.bits))
         while size.type.count > 1:
             count = size.type.count // 2
             low, high = (shuffled(builder, size, size, range(at, at + count)) for at in (0, count))
-            size = builder.select(getattr(builder, compare)(">", low, high), low, high)
+            size = _larger(builder, low, high, with_signs)
         best = builder.extract_element(size, ir.Constant(INT, 0))
-        best = (builder.sext if with_signs else builder.zext)(best, LONG)
-        return builder.select(builder.icmp_signed(">", best, args[0]), best, args[0])
+        return (builder.sext if with_signs else builder.zext)(best, LONG)
 
-    return types.int64(types.int64, types.int64, name, signs), generate
+    return types.int64(vector, name, signs), generate
+
+
+def _least(code: Code, signs: bool) -> int:
+    return -(1 << code.bits - 1) if signs else 0
+
+
+def _larger(builder: Any, a: Any, b: Any, signs: bool) -> Any:
+    compare = builder.icmp_signed if signs else builder.icmp_unsigned
+    return builder.select(compare(">", a, b), a, b)

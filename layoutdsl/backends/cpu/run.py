@@ -16,7 +16,7 @@ import torch
 from layoutdsl import recodes
 from layoutdsl.backends.cpu import checks
 from layoutdsl.backends.cpu.calls import Call
-from layoutdsl.backends.cpu.forms import LINE, REFUSED, Filling, Job, Largest, Moving, Single
+from layoutdsl.backends.cpu.forms import LINE, REFUSED, SIGNED, Filling, Job, Largest, Moving, Single
 from layoutdsl.backends.cpu.inputs import Source, array_of, targets
 from layoutdsl.backends.cpu.prepared import Prepared, copies_of
 from layoutdsl.backends.cpu.rules import rule, table
@@ -53,6 +53,8 @@ class Run:
         self.ratios: dict[str, np.ndarray] = {}
         self.orders: dict[tuple[str, int], np.ndarray] = {}
         self.apart: dict[str, torch.Tensor] = {}
+        self.most: dict[tuple[str, int], int] = {}
+        self.signed: dict[str, bool] = {}
         self.vanished: dict[str, list[np.ndarray]] = {}
         self.things: dict[Any, np.ndarray] = {}
         self.places = np.zeros(0, dtype=np.int64)
@@ -77,12 +79,16 @@ class Run:
         """Find what `write` would refuse with no byte of an output written. What is compared is made in tensors apart,
         which begin as those that are given."""
         for call in self.known.looks:
-            self._call(call, self.places, [LOOK] * len(call.jobs))
+            if not all(map(self._seen, set(call.outputs))):
+                self._call(call, self.places, [LOOK] * len(call.jobs))
         if self.known.compared:
             self.apart = {name: begun[name].clone() for name in self.known.compared}
             self._shared(self.known.layout.filled(self.things | self._targets(self.apart)))
 
     def write(self) -> None:
+        for signs in self.known.signs:
+            for call in signs.some if self.signed[signs.reduction] else signs.none:
+                self._call(call, self.places, self._modes(call))
         for call in self.known.plain:
             self._call(call, self.places, self._modes(call))
         for name, made in self.apart.items():
@@ -181,12 +187,20 @@ class Run:
             self.factors[name] = 1 / values[:, 0] if reduction.reciprocal else values[:, 0]
         tops = np.full(count, -np.inf)
         places = self.known.layout.filled(self.things)
+        signed = False
         for call in made:
             found = self._call(call, places, [LOOK] * len(call.jobs))
+            if isinstance(call.form, Largest) and not call.form.signs:
+                signed |= bool((found >> SIGNED).any())
+                found &= (1 << SIGNED) - 1
             for at, job in enumerate(call.jobs):
                 most = found[call.turns(at)].reshape(count, -1).max(1)
+                self.most[name, job.part] = max(self.most.get((name, job.part), 0), int(most.max()))
                 values = np.array([_value(program.recode.source, one) for one in most.tolist()])
+                if np.isnan(values).any() or (values == np.inf).any():
+                    raise Refused
                 tops = np.maximum(tops, np.ldexp(values, powers[:, job.part if reduction.kind == "nvfp4" else 0]))
+        self.signed[name] = signed
         if reduction.scope == "tensor":
             tops[:] = tops.max()
         tops = np.where(tops == -np.inf, 0.0, tops)
@@ -199,6 +213,20 @@ class Run:
             recodes.nvfp4_shift(top, recode.target, recode.power, folded)
             for top, folded in zip(tops.tolist(), powers.any(1).tolist())
         ])  # fmt: skip
+
+    def _seen(self, output: str) -> bool:
+        """Whether the largest scale says that none of an output is refused."""
+        program = self.programs[output]
+        if program.recode.name != "nvfp4_scale" or program.fill is not None:
+            return False
+        shift, ratios = self.shifts[program.reduction], self.ratios[program.reduction]
+        for part in range(len(program.sources)):
+            most = self.most.get((program.reduction, part), 0)
+            for one in np.unique(shift + ratios[:, part]).tolist():
+                made = table(program.recode, one).reshape(2, -1)[: 1 + self.signed[program.reduction]]
+                if (made[:, : most + 1] >> REFUSED).any():
+                    return False
+        return True
 
     def _numbers(self, tensor: str) -> np.ndarray:
         """[experts, codes] of a float32 input, as float64."""
@@ -215,9 +243,10 @@ class Run:
             if recode.name == "nvfp4_scale":
                 shift = shift + self.ratios[program.reduction][:, part]
             make = rule if ruled else table
-            tables = {one: make(recode, one) for one in set(shift.tolist())}
-            self.kept += tables.values()
-            return np.array([tables[one].ctypes.data for one in shift.tolist()], dtype=np.int64)
+            shifts, experts = np.unique(shift, return_inverse=True)
+            tables = [make(recode, one) for one in shifts.tolist()]
+            self.kept += tables
+            return np.array([one.ctypes.data for one in tables], dtype=np.int64)[experts]
         if recode.name == "int16_scale":
             return self.factors[program.reduction].view(np.int64)
         if recode.name == "nvfp4_global":

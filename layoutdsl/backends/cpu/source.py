@@ -47,7 +47,7 @@ _MODULES = {
     "layoutdsl.backends.cpu.tiles": "number|tile",
     "layoutdsl.backends.cpu.digits": "arranging|exchange|merge|swap",
     "layoutdsl.backends.cpu.nibbles": "around_eight|beside|raised",
-    "layoutdsl.backends.cpu.recoding": "larger|recoding|suspects",
+    "layoutdsl.backends.cpu.recoding": "larger|largest|least|recoding|suspects",
     "layoutdsl.backends.cpu.arithmetic": "as_float|decoded|encoded|encoded_power|negative|whole",
     "layoutdsl.backends.cpu.turns": "[A-Z][A-Z_]+",
     "layoutdsl.backends.cpu.vectors": "aligned|entries|prefetching|reading|settle|spaced|streaming|through|writing",
@@ -98,7 +98,8 @@ def listing(plan: Plan) -> str:
     """All kernels of a plan, each once, with the outputs that it makes."""
     users: dict[Form, list[str]] = {}
     lowered = lower(plan)
-    for jobs, of in ((jobs, plan.programs) for jobs in (lowered.writes, lowered.looks, lowered.compares)):
+    made = (lowered.writes, lowered.unsigned, lowered.looks, lowered.compares)
+    for jobs, of in ((jobs, plan.programs) for jobs in made):
         for program, some in zip(of, jobs):
             for job in some:
                 users.setdefault(job.form, []).append(program.output)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.backends.cpu.forms import LOST, REFUSED, Filling, Largest, Single
+from layoutdsl.backends.cpu.forms import LOST, REFUSED, SIGNED, Filling, Largest, Single
+from layoutdsl.backends.cpu.network import BITS
 from layoutdsl.codes import Code, code_named
 
 TABLES = ("rescale", "reciprocal", "offset", "nvfp4_scale", "copy")
@@ -47,20 +48,35 @@ def filling(form: Filling) -> Iterator[str]:
 
 
 def largest(form: Largest) -> Iterator[str]:
-    code = code_named(form.source)
-    yield f"most = {-(1 << code.bits - 1) if form.signs else 0}"
+    code, kind = code_named(form.source), f'"{form.source}", {form.signs}'
+    looks = bool(code.sign) and not form.signs
+    yield f"most = least({kind})" if form.vectors else f"most = {-(1 << code.bits - 1) if form.signs else 0}"
+    if looks:
+        yield "seen = uint64(0)"
     yield "for i in range(top, bottom):"
     yield f"    a0 = {_address('rows_of', 'i', form.looks_up[0], 'rows_order')}"
     yield "    for j in range(left, right):"
     yield f"        b0 = {_address('columns_of', 'j', form.looks_up[1], 'columns_order')}"
     if form.vectors:
-        yield f'        most = larger(most, of + a0 + b0, "{form.source}", {form.signs})'
+        yield f"        most = larger(most, of + a0 + b0, {kind})"
+        if looks:
+            words = (f"load64(of + a0 + b0 + {byte})" for byte in range(0, BITS // 8, 8))
+            yield f"        seen |= {' | '.join(words)}"
     else:
         yield f"        code = {_read('of', 'a0 + b0', code)}"
+        if looks:
+            yield "        seen |= uint64(code)"
         yield f"        size = code & {_magnitude(code)}"
-        yield f"        if size < {_first_nan(code)}:"
-        yield f"            most = max(most, {f'-size if code >> {code.bits - 1} else size' if form.signs else 'size'})"
-    yield "store64(found + 8 * turn, uint64(most))"
+        if form.signs:
+            yield f"        if size < {_first_nan(code)}:"
+            yield f"            most = max(most, -size if code >> {code.bits - 1} else size)"
+        else:
+            yield "        most = max(most, size)"
+    found = f"largest(most, {kind})" if form.vectors else "most"
+    if looks:
+        signs = sum(1 << at for at in range(code.bits - 1, 64, code.bits))
+        found += f" | int64(seen & uint64(0x{signs:X}) != 0) << {SIGNED}"
+    yield f"store64(found + 8 * turn, uint64({found}))"
 
 
 def single(form: Single) -> Iterator[str]:
