@@ -48,7 +48,7 @@ A GEMM is compiled for the code of its weights, the type that tensor cores multi
 NVRTC {version} makes of each.
 
 A name says code, type, scales, and the tile: m rows of activations, n columns, k inputs at a time, shared by d warps of
-each 64 columns; `experts` are kernels whose rows are sorted by expert.
+each 64 columns, s times in shared memory; `experts` are kernels whose rows are sorted by expert.
 
 ## Registers and sizes
 

@@ -36,7 +36,7 @@ def test_the_plan_has_the_products(name: str, dtype: str, module: str) -> None:
         held, weight, order = case.extent(matrix.name, "k"), case.read(matrix.name, 0), case.order(matrix.name)
         assert weight.shape == (n, k)
         fed = np.zeros((3, k))
-        fed[:, held.front : held.front + held.length] = (x if order is None else x[:, order]).double()
+        fed[:, held.front : held.front + held.length] = case.multiplied(x if order is None else x[:, order])
         found = (fed @ weight.T)[:, case.columns(matrix.name)] + case.bias(matrix.name, 0)
         want.check(torch.from_numpy(found).to(case.dtype))
         with pytest.raises(AssertionError, match="are wrong"):
