@@ -304,11 +304,12 @@ def test_facts_that_are_refused(old: str, new: str, words: str) -> None:
 
 
 def test_machines_that_are_refused() -> None:
-    raised(lambda: checks.gpu_fits(7, 5, "f16"), "sm_75", "sm_80 or newer", code="LP343")
-    raised(lambda: checks.gpu_fits(8, 6, "e4m3"), "sm_86", "sm_89 or newer", "marlin_int4_a8int8", code="LP347")
-    for major, minor in ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)):
-        checks.gpu_fits(major, minor, "bf16")
-    checks.gpu_fits(8, 9, "e4m3")
+    raised(lambda: checks.gpu_fits(75, "f16"), "sm_75", "sm_80 or newer", code="LP343")
+    raised(lambda: checks.gpu_fits(86, "e4m3"), "sm_86", "sm_89 or newer", "marlin_int4_a8int8", code="LP347")
+    for capability in (80, 86, 89, 90, 100, 120):
+        checks.gpu_fits(capability, "bf16")
+        checks.gpu_fits(capability, "s8")
+    checks.gpu_fits(89, "e4m3")
     raised(lambda: checks.grid_fits(2**31, 2**31), "blocks", code="LP342")
 
 

@@ -8,7 +8,7 @@ from host_kernels import aligned
 
 from layoutdsl import LayoutError
 from layoutdsl.backends.host.launch import FORWARD, Launcher, Schedule
-from layoutdsl.gemm.quantize import MOST_COLUMNS, check_activations, quantizer
+from layoutdsl.gemm.quantize import MOST_COLUMNS, quantizer, quantizers
 
 KINDS = [(dtype, code) for dtype in ("float16", "bfloat16") for code in gemm_cases.TOPS]
 SCHEDULES = [FORWARD, Schedule("reverse"), Schedule("random", resident=2, seed=1), Schedule("ahead")]
@@ -115,6 +115,13 @@ def test_each_byte_is_read_once_in_full_sectors():
     assert counted.shared_loads.conflicts == counted.shared_stores.conflicts == 0
 
 
+def test_kernels_of_all_lengths():
+    """They are few, and whatever row comes has its own among them."""
+    names = {of.name for of in quantizers("float16", "int8")}
+    assert len(names) == 9
+    assert {quantizer("float16", "int8", columns).name for columns in range(8, MOST_COLUMNS + 1, 8)} == names
+
+
 def test_what_is_refused():
     of = quantizer("float16", "int8", 64)
     for rows_, stride, front, valid in ((8, 128, 0, 64), (16, 72, 0, 64), (16, 128, 4, 32), (16, 128, 0, 36)):
@@ -122,7 +129,3 @@ def test_what_is_refused():
             of.arguments(0, 0, rows_, stride=stride, front=front, valid=valid)
     with pytest.raises(LayoutError, match="65544 columns"):
         quantizer("float16", "int8", MOST_COLUMNS + 8)
-    with pytest.raises(LayoutError, match="need sm_89 or newer: tensor cores of sm_86"):
-        check_activations("float8_e4m3fn", 86)
-    check_activations("float8_e4m3fn", 89)
-    check_activations("int8", 80)
