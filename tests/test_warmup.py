@@ -109,7 +109,7 @@ def test_what_modules_launch_is_there(run, monkeypatch):
                 layer(torch.zeros(rows, layer.inputs).bfloat16())
             for layer in experts:
                 layer(torch.zeros(rows, 512).bfloat16(), torch.zeros(rows, 2).int(), torch.zeros(rows, 2))
-    assert sum(isinstance(kernel, Instance) for kernel in noted.kernels) > 12
+    assert sum(isinstance(kernel, Instance) for kernel in noted.kernels) >= 12
     assert {kernel.name.partition("_")[0] for kernel in noted.kernels} == {"gemm", "quantize", "moe", "activate"}
     assert [kernel.name for kernel in noted.kernels if not compiled(kernel, arch).cached] == []
 
