@@ -90,9 +90,9 @@ def test_what_modules_launch_is_there(run, monkeypatch):
     """All numbers of rows, few multiprocessors and many, matrices of each tile family."""
     pair, arch = ("mxfp4", "marlin_mxfp4_a8fp8"), "sm_89"
     assert run(*pair, "--gemm", "--arch", arch)[0] == 0
-    layers = [MarlinLinear(compile_plan(*pair, "linear", {"n": n, "k": k})) for n, k in ((72, 2048), (512, 96))]
+    layers = [MarlinLinear(compile_plan(*pair, "linear", {"n": n, "k": k})) for n, k in ((72, 2048), (512, 320))]
     experts = [
-        MarlinMoE(compile_plan(*pair, module, {"e": 9, "i": 96, "h": 512}, params=params), activation=activation)
+        MarlinMoE(compile_plan(*pair, module, {"e": 9, "i": 192, "h": 512}, params=params), activation=activation)
         for module, activation, params in (
             ("moe_gated", "silu", {}),
             ("moe_gated", "swiglu_oai", {"target.parts": "alternating"}),
@@ -109,7 +109,7 @@ def test_what_modules_launch_is_there(run, monkeypatch):
                 layer(torch.zeros(rows, layer.inputs).bfloat16())
             for layer in experts:
                 layer(torch.zeros(rows, 512).bfloat16(), torch.zeros(rows, 2).int(), torch.zeros(rows, 2))
-    assert sum(isinstance(kernel, Instance) for kernel in noted.kernels) >= 12
+    assert sum(isinstance(kernel, Instance) for kernel in noted.kernels) > 12
     assert {kernel.name.partition("_")[0] for kernel in noted.kernels} == {"gemm", "quantize", "moe", "activate"}
     assert [kernel.name for kernel in noted.kernels if not compiled(kernel, arch).cached] == []
 
