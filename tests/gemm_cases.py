@@ -4,6 +4,7 @@
     case.made                  the plan's outputs, as the torch backend makes them
     x = case.x(rows=5)         activations as the caller has them
     case.product(x).check(y)   y is this rank's x @ weight.T + bias, within the bound of `error`
+    experts(case, x, ids, router, "silu").check(y)      and a whole mixture of experts
 
 The reference is the checkpoint as tests/decoders read it, which share nothing with the compiler; where a plan declares
 that a recode rounds, the rounded values. Scales are drawn so that no sum leaves the range of float16.
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from checkpoints import Awq, CtInt, Format, Fp8, Fp8Block, Gptq, Mxfp4, Mxfp4Small, Mxfp8, Nvfp4, bits
 from conversions import INNER, Job, Matrix
-from decoders.numbers import FLOAT
+from decoders.numbers import FLOAT, e4m3fn
 
 from layoutdsl import Plan
 from layoutdsl.plan import Extent
@@ -50,6 +51,9 @@ SOURCES: dict[str, tuple[type[Format], dict[str, Any], str]] = {
 
 HELD = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
 """Half a unit in the last place of 1, and half the least number."""
+
+SUMS, SUMS_OF_E4M3 = 2.0**-23, 2.0**-13
+"""How far off, relative to itself, a sum may be; and a GPU's sum of products of 8-bit floats. See `error`."""
 
 
 def draw(
@@ -236,59 +240,119 @@ class Case:
         return torch.from_numpy(drawn).to(self.dtype)
 
     def product(
-        self, x: torch.Tensor, name: str = "linear", at: int = 0, *, scales: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        name: str = "linear",
+        at: int = 0,
+        *,
+        scales: torch.Tensor | None = None,
+        unit: float = SUMS,
     ) -> Product:
-        """This rank's x @ weight.T + bias. `x` are the values that the kernel multiplies: 16-bit floats, or 8-bit codes
-        that `scales` [m] multiply."""
+        """This rank's x @ weight.T + bias. `x` are 16-bit floats, which the kernel may make 8-bit ones of; or its
+        8-bit codes, with the `scales` [m] of their rows."""
         order = self.order(name, at)
-        a = x.double().numpy() if order is None else x.double().numpy()[:, order]
-        if scales is not None:
-            a = a * scales.double().numpy().reshape(-1, 1)
-        unit = 2.0**-13 if x.dtype == torch.float8_e4m3fn else 2.0**-23
+        own = x if order is None else x[:, order]
+        a = self.multiplied(own) if scales is None else own.double().numpy() * scales.double().numpy()[:, None]
         return product(a, self.weight(name, at), self.bias(name, at), self.job.dtype, self.rounds(name), unit=unit)
+
+    def multiplied(self, x: torch.Tensor) -> np.ndarray:
+        """float64 of what the kernel multiplies of 16-bit rows: they themselves, or codes times the scale of a row."""
+        if self.activation == self.job.dtype:
+            return x.double().numpy()
+        codes, scales = quantized(x, self.activation)
+        values = codes.view("i1") if self.activation == "int8" else e4m3fn(codes)
+        return values * scales.astype(np.float64)[:, None]
 
 
 def product(
-    a: np.ndarray, weight: np.ndarray, bias: np.ndarray, dtype: str, rounds: bool, *, unit: float = 2.0**-23
+    a: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    dtype: str,
+    rounds: bool,
+    *,
+    moved: np.ndarray | float = 0.0,
+    unit: float = SUMS,
 ) -> Product:
-    """a @ weight.T + bias in float64, with the error that a kernel of that output type may make."""
-    value = a @ weight.T + bias
-    terms = np.abs(a) @ np.abs(weight).T + np.abs(bias)
-    inputs = np.abs(a).sum(axis=1, keepdims=True)
-    return Product(value, error(value, terms, inputs, a.shape[1], dtype, rounds, unit=unit))
+    """a @ weight.T + bias in float64, with the error that a kernel of that output type may make whose inputs are up to
+    `moved` [m, k] off a."""
+    value, near, size = a @ weight.T + bias, np.abs(a) + moved, np.abs(weight).T
+    terms, inputs = near @ size + np.abs(bias), near.sum(axis=1, keepdims=True)
+    return Product(value, error(value, (near - np.abs(a)) @ size, terms, inputs, a.shape[1], dtype, rounds, unit=unit))
 
 
 def error(
     value: np.ndarray,
+    moved: np.ndarray,
     terms: np.ndarray,
     inputs: np.ndarray,
     k: int,
     dtype: str,
     rounds: bool,
     *,
-    unit: float = 2.0**-23,
+    unit: float = SUMS,
 ) -> np.ndarray:
     """How far a kernel's 16-bit output may be from y = sum_k a_k w_k + b, whose float64 value is `value`.
 
     Let u be half a unit in the last place of 1 in the output's type (2^-11 for float16, 2^-8 for bfloat16), t half its
-    least number, T = sum_k |a_k w_k| + |b| (`terms`) and A = sum_k |a_k| (`inputs`).
+    least number, and |a_k| + o_k the most that the kernel's own input may be, o_k off a_k (0 where inputs are given).
+    T = sum_k (|a_k| + o_k) |w_k| + |b| (`terms`) and A = sum_k (|a_k| + o_k) (`inputs`).
 
-    1. Weights (`rounds`): where a scale is applied before the multiplication, the tensor core gets w' = w rounded once
+    1. Inputs: sum_k o_k |w_k| (`moved`).
+    2. Weights (`rounds`): where a scale is applied before the multiplication, the tensor core gets w' = w rounded once
        to 16 bits: |w' - w| <= u |w| + t, also where codes lack an exponent that their scale carries, since the product
        has it again. Over the sum: u T + t A.
-    2. Sums: products of two 16-bit numbers are exact in float32. They are added in float32 in any order, in at most
+    3. Sums: products of two 16-bit numbers are exact in float32. They are added in float32 in any order, in at most
        d = k + 16 steps: products, the parts of warps and of blocks that split k, scales, the bias. A step is off by at
        most `unit` of what it gives, and the weights add up to at most T (1 + u), so that all steps are off by at most
        ((1 + unit)^d - 1) T (1 + u), below (d unit + (d unit)^2) T (1 + u) while d unit < 1. Tensor cores may cut off
-       rather than round, so `unit` is 2^-23; with 8-bit floats some keep 13 bits of a sum, so there it is 2^-13.
-    3. Output: rounding what comes out to the type costs at most u (|y| + what the first two are off) + t.
+       rather than round, so `unit` is 2^-23 (SUMS); with 8-bit floats some keep 13 bits of a sum, so on a GPU it is
+       2^-13 there (SUMS_OF_E4M3).
+    4. Output: rounding what comes out to the type costs at most u (|y| + what the first three are off) + t.
     """
     u, t = HELD[dtype]
     weights = u * terms + t * inputs if rounds else 0.0
     steps = (k + 16) * unit
     sums = (steps + steps * steps) * (1 + u) * terms
-    off = weights + sums
+    off = moved + weights + sums
     return off + u * (np.abs(value) + off) + t
+
+
+# --- 8-bit activations ------------------------------------------------------------------------------------------------
+
+TOPS = {"int8": 127.0, "float8_e4m3fn": 448.0}
+"""The largest code of 8-bit activations."""
+
+LEAST = 2.0**-100
+"""A row's largest magnitude counts as this where it is less."""
+
+
+def quantized(x: torch.Tensor, code: str) -> tuple[np.ndarray, np.ndarray]:
+    """Codes [m, k], as bytes, and float32 scales [m] of 16-bit rows, as kernels/gemm/quantize.cuh defines them."""
+    top, values = np.float32(TOPS[code]), x.float().numpy()
+    finite = np.isfinite(values).all(axis=1)
+    values = np.where(finite[:, None], values, 0)
+    largest = np.abs(values).max(axis=1, initial=np.float32(LEAST))
+    scaled = values * (top / largest)[:, None]
+    if code == "int8":
+        codes = np.rint(scaled).astype("i1").view("u1")
+    else:
+        codes = torch.from_numpy(scaled).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    return codes, np.where(finite, largest / top, np.float32(np.nan))
+
+
+def requantized(of: Product, code: str) -> Product:
+    """What a kernel multiplies of 16-bit rows that are up to `of.error` off: codes q times the scale s of their row.
+
+    The kernel's row is h, and |h| is at most r = |value| + error, so that s = max |h| / top is at most max r / top. A
+    code is h / s rounded to nearest: q s is off h by at most half a step times s, where a step of int8 is 1, and one of
+    e4m3 2^-3 of the number, or 2^-9, the least there is. That s, its inverse and h / s are float32 numbers adds at most
+    2^-22 r. h is off by `error` already: |q s - value| <= error + half a step s + 2^-22 r.
+    """
+    most = np.abs(of.value) + of.error
+    scale = most.max(axis=1, keepdims=True, initial=LEAST) / TOPS[code] * (1 + 2.0**-23)
+    half = scale / 2 if code == "int8" else np.maximum(most * 2.0**-4, scale * 2.0**-10)
+    return Product(of.value, of.error + half + most * 2.0**-22)
 
 
 # --- experts ----------------------------------------------------------------------------------------------------------
@@ -355,12 +419,19 @@ def experts(
     activation: str,
     *,
     places: Mapping[int, int] | None = None,
+    hidden: torch.Tensor | None = None,
+    unit: float = SUMS,
 ) -> Product:
     """This rank's part of a mixture of experts: the sum over a token's experts of router x w2(act(w13 x)).
 
     x [m, h]; ids and router [m, top_k], experts as the router counts them; places: which of this rank's experts each of
     them is, those of other ranks are left out (None: the rank has all, in their order). What a kernel keeps between its
     GEMMs has 16 bits, and so has each expert's output before they are added in float32.
+
+    With 8-bit activations w13 multiplies exactly what the kernel makes of x. What it makes of the inner activations is
+    not known, since these may be off: `requantized` says how far it is off then, and so the bound is as wide as 8 bits
+    are coarse. `hidden` [m top_k, inputs of w2], the 16-bit inner activations that a kernel has made, takes that away:
+    they are held against the reference, and w2 multiplies exactly what the kernel makes of them.
     """
     matrix, (tokens, top_k) = case.matrix("w13"), ids.shape
     n = len(case.columns("w2"))
@@ -370,15 +441,22 @@ def experts(
         if at < 0:
             continue
         rows, choice = np.nonzero(ids == expert)
-        first = case.product(x[rows], "w13", at)
+        first = case.product(x[rows], "w13", at, unit=unit)
         widths = np.cumsum([case.extent("w13", "n", part).length for part in matrix.parts])[:-1]
         parts = [Product(*pair) for pair in zip(np.split(first.value, widths, 1), np.split(first.error, widths, 1))]
         inner = activated(parts, activation, case.job.dtype)
-        weight = case.weight("w2", at)
-        second = product(inner.value, weight, case.bias("w2", at), case.job.dtype, case.rounds("w2"))
+        if hidden is not None:
+            made = hidden[rows * top_k + choice]
+            inner.check(made)
+            inner = Product(case.multiplied(made), np.zeros(made.shape))
+        elif case.activation != case.job.dtype:
+            inner = requantized(inner, case.activation)
+        second = product(
+            inner.value, case.weight("w2", at), case.bias("w2", at), case.job.dtype, case.rounds("w2"),
+            moved=inner.error, unit=unit,
+        )  # fmt: skip
         by = router[rows, choice][:, None]
-        error = (np.abs(second.error) + inner.error @ np.abs(weight).T * (1 + HELD[case.job.dtype][0])) * np.abs(by)
-        one = rounded(second.value * by, error, case.job.dtype)
+        one = rounded(second.value * by, second.error * np.abs(by), case.job.dtype)
         np.add.at(total, rows, one.value)
         np.add.at(magnitude, rows, np.abs(one.value))
         np.add.at(off, rows, one.error)

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
 
+from script_modules import ROOT, script
+
 from layoutdsl.backends.cuda import toolkit as cuda_toolkit
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("kernel_tables", ROOT / "scripts" / "kernel_tables.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-kernel_tables = load()
+kernel_tables = script("kernel_tables")
 
 
 @pytest.mark.parametrize("arch", kernel_tables.ARCHS)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from gemm_cases import Case, Product, draw, product
+from gemm_cases import Case, Product, draw
 from host_kernels import Launcher, Schedule
 from test_gemm import Routed
 from test_gemm import multiplied as multiplied_codes
@@ -52,13 +52,6 @@ def multiplied(case: Case, of: Instance, x: torch.Tensor, **options) -> torch.Te
     return multiplied_codes(case, of, codes, row_scales=scales, **options)
 
 
-def wanted(case: Case, x: torch.Tensor, name: str = "linear", at: int = 0) -> Product:
-    """The product of the quantized activations, which are taken as given."""
-    extent, (codes, scales) = case.extent(name, "k"), quantized(case, x, name)
-    a = codes[:, extent.front : extent.front + extent.length].double() * scales[:, None].double()
-    return product(a.numpy(), case.weight(name, at), case.bias(name, at), case.job.dtype, rounds=False)
-
-
 FORMS = [
     (f"{code}_{kind}", dtype, group)
     for code, kind in (("u4b8", "s8"), ("u4", "s8"), ("u8b128", "s8"), ("u4b8", "e4m3"), ("u4", "e4m3"))
@@ -80,7 +73,7 @@ def test_forms(name, dtype, group):
     for tile in ({"m": 16, "n": 128, "k": 64, "depth": 2}, {"m": 32, "n": 64, "k": 128, "depth": 1}):
         for rows in (5, 33):
             x = case.x(rows)
-            wanted(case, x).check(multiplied(case, instance(case, **tile), x))
+            case.product(x).check(multiplied(case, instance(case, **tile), x))
 
 
 TILES = (
@@ -98,7 +91,7 @@ def test_tiles(name, group, tile):
     case = drawn(name, "bfloat16", group, 256, 256)
     for rows in (1, 5, 16, 33):
         x = case.x(rows)
-        wanted(case, x).check(multiplied(case, instance(case, **tile), x))
+        case.product(x).check(multiplied(case, instance(case, **tile), x))
 
 
 ODD = {
@@ -117,7 +110,7 @@ def test_padding(name, where, tile):
     extent = case.extent("linear", "k")
     assert case.padded()[0] > n and case.padded()[1] > extent.length and bool(extent.front) == (where == "before")
     x = case.x(5)
-    wanted(case, x).check(multiplied(case, instance(case, **tile), x))
+    case.product(x).check(multiplied(case, instance(case, **tile), x))
 
 
 @pytest.mark.parametrize("splits", [2, 3, 5])
@@ -128,7 +121,7 @@ def test_splits(name, group, splits):
     seen = []
     for schedule in (Schedule(), Schedule("reverse", "late", 3), Schedule("random", "mixed", 4, 1)):
         seen.append(multiplied(case, of, x, splits=splits, launcher=Launcher(schedule)))
-        wanted(case, x).check(seen[-1])
+        case.product(x).check(seen[-1])
     assert all(torch.equal(one, seen[0]) for one in seen)
 
 
@@ -137,7 +130,7 @@ def test_every_schedule(name, group):
     case = drawn(name, "float16", group, 64, 512)
     x, of = case.x(16), instance(case, n=64, k=64, depth=2)
     first = multiplied(case, of, x)
-    wanted(case, x).check(first)
+    case.product(x).check(first)
     for schedule in schedules(resident=2, seeds=2):
         assert torch.equal(multiplied(case, of, x, launcher=Launcher(schedule)), first), schedule
 
@@ -160,7 +153,7 @@ def test_experts(name, dtype, group):
             rows = np.nonzero(experts == expert)[0]
             if len(rows) == 0:
                 continue
-            due = wanted(case, x[rows // per_row], matrix, expert)
+            due = case.product(x[rows // per_row], matrix, expert)
             factor = 1 if by is None else by[rows].double().numpy()[:, None]
             Product(due.value * factor, due.error * factor + 2.0**-23 * np.abs(due.value)).check(found[rows])
         assert (found[experts == -1] == -1).all()
@@ -172,7 +165,7 @@ def test_padded_powers(tile):
     case = drawn("mxfp4_e4m3", "bfloat16", None, 72, 224)
     assert (case.made["linear.weight_scale"].view(torch.uint8) == 0).any()
     x = case.x(5)
-    wanted(case, x).check(multiplied(case, instance(case, **tile), x))
+    case.product(x).check(multiplied(case, instance(case, **tile), x))
 
 
 def test_rows_of_zeros_and_of_what_is_not_finite():
@@ -191,7 +184,7 @@ def test_powers_at_the_ends():
     case = draw("mxfp4_e4m3", "bfloat16", "linear", {"n": 64, "k": 128})
     case.arrays["linear.weight_scale"][0][:] = np.repeat([0, 1, 127 + 109, 127 + 110], 16)[:, None]
     x = case.x(3)
-    due = wanted(case, x)
+    due = case.product(x)
     assert np.abs(due.value[:, :32]).max() < 2.0**-115 and np.abs(due.value).max() > 2.0**110
     due.check(multiplied(case, instance(case, n=64, k=128), x))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gemm_cases import draw
-from gemm_mixtures import mixed
+from gemm_runs import mixed, of_families
 from host_kernels import aligned
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -323,7 +323,7 @@ def test_tokens_and_experts(e, top_k, dtype):
     case = draw("u4b8", dtype, "moe_gated", SIZES | {"e": e}, group=64)
     for seed, tokens in enumerate((1, 5, 16, 33, 64)):
         of = mixed(case, tokens, top_k, "silu", seed=seed)
-        of.wanted().check(of.run())
+        of.check()
 
 
 CODES = [
@@ -338,7 +338,7 @@ CODES = [
 def test_codes(name, dtype, group):
     case = draw(name, dtype, "moe_gated", SIZES, group=group)
     of = mixed(case, 9, 2, "silu")
-    of.wanted().check(of.run())
+    of.check()
 
 
 def test_gpt_oss():
@@ -346,8 +346,8 @@ def test_gpt_oss():
     sizes, orders = {"e": 6, "i": 96, "h": 160}, ("alternating", "alternating")
     case = draw("gpt_oss", "bfloat16", "moe_gated", sizes, stored=orders, params={"bias": True})
     of = mixed(case, 33, 4, "swiglu_oai")
-    of.wanted().check(of.run())
-    of.wanted().check(of.run(m=32, splits=(2, 2)))
+    of.check()
+    of.check(*of_families(32), splits=2)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "swiglu_oai", "relu2"])
@@ -357,17 +357,17 @@ def test_activations_between_products(activation):
     for order in orders:
         case = draw("u4b8", "float16", module, SIZES, group=32, stored=("apart", order), params={"bias": True})
         of = mixed(case, 7, 3, activation)
-        of.wanted().check(of.run())
+        of.check()
 
 
-TILES = [(16, (2, 1)), (32, (1, 2)), (48, (2, 2)), (64, (1, 1))]
+TILES = [(16, 2), (32, 1), (48, 3), (64, 1)]
 
 
 @pytest.mark.parametrize("schedule, m, splits", [(schedule, *tile) for schedule, tile in zip(FEW, TILES)])
 def test_tiles_and_splits(schedule, m, splits):
     case = draw("u4b8", "bfloat16", "moe_gated", SIZES | {"i": 136, "h": 256}, group=64)
     of = mixed(case, 70, 2, "silu")
-    of.wanted().check(of.run(schedule, m, splits))
+    of.check(*of_families(m), splits=splits, schedule=schedule)
 
 
 def test_expert_parallel():
@@ -376,7 +376,7 @@ def test_expert_parallel():
     for rank in range(3):
         case = draw("u4b8", "float16", "moe_gated", SIZES, group=64, ep=3, ep_rank=rank)
         of = mixed(case, 21, 3, "silu", map=ep_map(8, case.job.held))
-        of.wanted().check(made := of.run())
+        made = of.check()
         total = total + made.double()
     whole = draw("u4b8", "float16", "moe_gated", SIZES, group=64)
     of = mixed(whole, 21, 3, "silu")
@@ -397,7 +397,7 @@ def test_padding_between_products(i, group, tp, rank, contract, w13, w2):
     case = draw("u4b8", "float16", "moe_gated", SIZES | {"i": i}, group=group, tp=tp, rank=rank, params=params)
     assert (case.padded("w13")[0], case.padded("w2")[1]) == (w13, w2) and case.extent("w2", "k").length < w2
     of = mixed(case, 9, 2, "silu")
-    of.wanted().check(of.run())
+    of.check()
 
 
 def test_experts_that_no_token_chose_cost_nothing():
@@ -405,12 +405,12 @@ def test_experts_that_no_token_chose_cost_nothing():
     case = draw("u4b8", "float16", "moe_gated", SIZES | {"e": 60}, group=64)
     of = mixed(case, 40, 1, "silu", choice=[7])
     of.ids[:8] = [[3], [59], [59], [21], [21], [21], [22], [7]]
-    of.wanted().check(of.run())
+    of.check()
     tiles = 1 + 1 + 1 + 1 + 3
     for name in ("w13", "w2"):
         n, k = case.padded(name)
         loads = total(
-            traffic for line, traffic in of.counters[name].lines
+            traffic for line, traffic in of.launches[name].counters.lines
             if line.file.endswith("weights.cuh") and line.space == "global"
         )  # fmt: skip
         assert loads.bytes == loads.sectors * 32 == tiles * n * k // 2
@@ -420,4 +420,4 @@ def test_a_rank_that_no_token_needs():
     case = draw("u4b8", "float16", "moe_gated", SIZES, group=64, ep=2, ep_rank=0)
     of = mixed(case, 5, 2, "silu", map=ep_map(8, case.job.held), choice=[4, 5, 6, 7])
     assert not of.run().any()
-    assert of.counters["w13"].global_loads.wide == of.counters["w2"].global_loads.wide == 0
+    assert all(of.launches[name].counters.global_loads.wide == 0 for name in ("w13", "w2"))

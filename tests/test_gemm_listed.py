@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 from gemm_cases import Case, draw
 from gemm_listed import EXPERTS, FORMS, LISTED, ROWS, SIZES, STORED, TOP_K, Listed, kernels, tiles
-from gemm_mixtures import mixed
-from gemm_runs import by_experts, multiplied
+from gemm_runs import Launch, mixed, multiplied
 
-from layoutdsl.backends.host.counters import Counters
-from layoutdsl.gemm.instance import Instance
 from layoutdsl.gemm.table import FAMILIES, shipped
 
 LOOP = ("rows.cuh", "weights.cuh", "scales.cuh", "products8.cuh")
@@ -58,35 +55,26 @@ def test_the_list_uses_everything_at_least_once():
 def test_dense(entry):
     """With a bias, and with padded inputs and outputs."""
     case = case_of(entry)
-    made = multiplied(case, entry.kernel, case.x(entry.rows), splits=entry.splits)
+    made = multiplied(case, entry.tile, case.x(entry.rows), splits=entry.splits)
     made.wanted.check(made.found)
-    check_traffic(entry.kernel, made.counters, *case.padded(), tiles=-(-entry.rows // entry.tile.m))
+    check_launch(entry, made.launch, *case.padded(), tiles=-(-entry.rows // entry.tile.m))
 
 
 @pytest.mark.parametrize("entry", MIXED, ids=str)
 def test_mixed(entry):
-    case, of = case_of(entry), entry.kernel
-    if of.result:
-        dice = np.random.default_rng(entry.rows)
-        ids = np.stack([dice.permutation(EXPERTS["e"])[:TOP_K] for _ in range(entry.rows)]).astype("i4")
-        router = dice.uniform(0, 1, ids.shape).astype("f4")
-        for made in (
-            by_experts(case, "w13", of, ids, case.x(entry.rows, "w13")),
-            by_experts(case, "w2", of, ids, case.x(ids.size, "w2"), router),
-        ):
-            made.wanted.check(made.found)
-        return
+    case = case_of(entry)
     mixture = mixed(case, entry.rows, TOP_K, entry.activation)
-    facts = {"n": of.n, "k": of.k, "depth": of.depth, "stages": of.stages}
-    mixture.wanted().check(mixture.run(m=of.m, **facts))
-    in_use = sum(-(-int(np.sum(mixture.ids == expert)) // of.m) for expert in range(EXPERTS["e"]))
+    mixture.check(entry.tile)
+    in_use = sum(-(-int(np.sum(mixture.ids == expert)) // entry.tile.m) for expert in range(EXPERTS["e"]))
     for name in ("w13", "w2"):
-        check_traffic(of, mixture.counters[name], *case.padded(name), tiles=in_use)
+        check_launch(entry, mixture.launches[name], *case.padded(name), tiles=in_use)
 
 
-def check_traffic(of: Instance, counters: Counters, n: int, k: int, tiles: int) -> None:
-    """Weights are loaded once for each tile of rows. What is copied in the main loop is copied 16 bytes a lane and in
-    whole sectors; no access to shared memory there is for two words of one bank."""
+def check_launch(entry: Listed, launch: Launch, n: int, k: int, tiles: int) -> None:
+    """The kernel is the listed one. Weights are loaded once for each tile of rows. What is copied in the main loop is
+    copied 16 bytes a lane and in whole sectors; no access to shared memory there is for two words of one bank."""
+    of, counters = entry.kernel, launch.counters
+    assert launch.kernel == of
     shared = [(line, traffic) for line, traffic in counters.lines if line.space == "shared"]
     written = {(line.file, line.line) for line, _ in shared if line.way == "store"}
     copies = {

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda-python is not there; it is not made for macOS")
 
 from gemm_listed import kernels
+from script_modules import script
 
 from layoutdsl.gemm.instance import Instance
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("gemm_tables", ROOT / "scripts" / "gemm_tables.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-gemm_tables = load()
+gemm_tables = script("gemm_tables")
 PAGE = gemm_tables.PAGE.read_text(encoding="utf-8")
 SAME = f"\nNVRTC {gemm_tables.version()} makes" in PAGE
 """Whether the page's numbers are those of this NVRTC: they are held against no other."""

@@ -1,5 +1,6 @@
 """Activations quantized row by row on the host against numpy, byte for byte, and what the kernel reads and writes."""
 
+import gemm_cases
 import numpy as np
 import pytest
 import torch
@@ -7,10 +8,9 @@ from host_kernels import aligned
 
 from layoutdsl import LayoutError
 from layoutdsl.backends.host.launch import FORWARD, Launcher, Schedule
-from layoutdsl.gemm.quantize import MOST_COLUMNS, check_activations, quantizer
+from layoutdsl.gemm.quantize import MOST_COLUMNS, quantizer, quantizers
 
-TOP = {"int8": np.float32(127), "float8_e4m3fn": np.float32(448)}
-KINDS = [(dtype, code) for dtype in ("float16", "bfloat16") for code in TOP]
+KINDS = [(dtype, code) for dtype in ("float16", "bfloat16") for code in gemm_cases.TOPS]
 SCHEDULES = [FORWARD, Schedule("reverse"), Schedule("random", resident=2, seed=1), Schedule("ahead")]
 
 
@@ -33,17 +33,10 @@ def quantized(x: torch.Tensor, code: str, columns: int, front: int = 0, schedule
 
 
 def defined(x: torch.Tensor, code: str, columns: int, front: int = 0):
-    """What quantize.cuh says, in numpy's float32."""
-    m, valid = x.shape
-    values = x.float().numpy()
-    finite = np.isfinite(values).all(axis=1)
-    values = np.where(finite[:, None], values, 0)
-    largest = np.maximum(np.abs(values).max(axis=1), np.float32(2.0**-100))
-    scaled = values * (TOP[code] / largest)[:, None]
-    scales = np.where(finite, largest / TOP[code], np.float32(np.nan))
-    codes = np.zeros((m, columns), dtype="u1")
-    made = np.rint(scaled).astype("i1") if code == "int8" else torch.from_numpy(scaled).to(torch.float8_e4m3fn)
-    codes[:, front : front + valid] = made.view("u1") if code == "int8" else made.view(torch.uint8).numpy()
+    """What quantize.cuh says, and zeros around it."""
+    made, scales = gemm_cases.quantized(x, code)
+    codes = np.zeros((len(x), columns), dtype="u1")
+    codes[:, front : front + x.shape[1]] = made
     return codes, scales
 
 
@@ -122,6 +115,13 @@ def test_each_byte_is_read_once_in_full_sectors():
     assert counted.shared_loads.conflicts == counted.shared_stores.conflicts == 0
 
 
+def test_kernels_of_all_lengths():
+    """They are few, and whatever row comes has its own among them."""
+    names = [of.name for of in quantizers("float16", "int8")]
+    assert {quantizer("float16", "int8", columns).name for columns in range(8, MOST_COLUMNS + 1, 8)} == set(names)
+    assert len(set(names)) == len(names) == 9
+
+
 def test_what_is_refused():
     of = quantizer("float16", "int8", 64)
     for rows_, stride, front, valid in ((8, 128, 0, 64), (16, 72, 0, 64), (16, 128, 4, 32), (16, 128, 0, 36)):
@@ -129,7 +129,3 @@ def test_what_is_refused():
             of.arguments(0, 0, rows_, stride=stride, front=front, valid=valid)
     with pytest.raises(LayoutError, match="65544 columns"):
         quantizer("float16", "int8", MOST_COLUMNS + 8)
-    with pytest.raises(LayoutError, match="need sm_89 or newer: tensor cores of sm_86"):
-        check_activations("float8_e4m3fn", 86)
-    check_activations("float8_e4m3fn", 89)
-    check_activations("int8", 80)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -57,12 +58,20 @@ def test_matrices_of_no_family_have_none() -> None:
 
 @pytest.mark.parametrize("one", FACTS, ids=str)
 def test_every_tile_fits_every_gpu(one: Facts) -> None:
-    of = table.shipped()
-    name = f"{one.bits}x{table.WIDTHS[one.kind]}"
-    tiles = {tile for row in of.tiles[name] for tile in row.tiles}
-    for tile in tiles:
+    for tile in table.tiles(one.code, one.kind):
         kernel = launch.instance(one, tile)
-        assert kernel.shared <= of.shared and kernel.threads <= 256, kernel.name
+        assert kernel.shared <= table.shipped().shared and kernel.threads <= 256, kernel.name
+
+
+def test_kernels_of_another_text_have_another_name() -> None:
+    found = {
+        launch.instance(replace(one, **change), tile.model_copy(update=stages), rows)
+        for one, rows in product(FACTS, ("dense", "experts"))
+        for tile in table.tiles(one.code, one.kind)
+        for change in ({}, {"kind": "s8"}, {"kind": "e4m3"})
+        for stages in ({}, {"stages": 2}, {"stages": 3})
+    }
+    assert len({of.name for of in found}) == len({of.source for of in found}) == len(found)
 
 
 def test_few_rows_and_few_columns_are_split() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.gemm.facts import KINDS, Facts
-from layoutdsl.gemm.quantize import check_activations, quantizer
+from layoutdsl.gemm.quantize import quantizer
 from layoutdsl.gemm.table import FAMILIES
 
 NAMED = {"n4b8": "u4b8", "n4": "u4"}
@@ -47,8 +47,11 @@ MAKES = {"s8": "int8", "e4m3": "float8_e4m3fn"}
 BYTES = {"e8m0z": torch.float8_e8m0fnu, "s0e5m3": torch.float8_e4m3fn, "s0e5m3b": torch.float8_e4m3fn}
 """Scales of one byte, and the dtype that they are stored as."""
 
-OLDEST = 80
-"""Compute capability, times ten, of the oldest GPU that kernels run on."""
+FIRST = {"f16": 80, "bf16": 80, "s8": 80, "e4m3": 89}
+"""What is multiplied, and the compute capability, times ten, of the first GPUs whose tensor cores multiply it."""
+
+OLDEST = min(FIRST.values())
+"""That of the oldest GPU that any kernel runs on."""
 
 MOST = 2**31 - 1
 """Rows, and blocks of a grid."""
@@ -164,22 +167,28 @@ def device_fits(device: torch.device, kind: str) -> None:
             name="no-such-device",
             help="move the module and x with .cuda(); on the CPU they run for checks, slowly",
         )
-    gpu_fits(*torch.cuda.get_device_capability(device), kind)
+    major, minor = torch.cuda.get_device_capability(device)
+    gpu_fits(10 * major + minor, kind)
 
 
-def gpu_fits(major: int, minor: int, kind: str) -> None:
-    """LayoutError for a GPU that is too old."""
-    found = 10 * major + minor
-    if found < OLDEST:
+def gpu_fits(capability: int, kind: str) -> None:
+    """LayoutError for GPUs, of that compute capability times ten, that are too old."""
+    if capability < OLDEST:
         raise LayoutError(
-            f"this GPU is sm_{found}, GEMMs need sm_{OLDEST} or newer: older ones have no asynchronous copies and no "
-            "tensor cores for bfloat16",
+            f"this GPU is sm_{capability}, GEMMs need sm_{OLDEST} or newer: older ones have no asynchronous copies and "
+            "no tensor cores for bfloat16",
             code="LP343",
             name="no-such-device",
             help="dequantize the weights for it, or give the plan's tensors to another engine's kernels",
         )
-    if kind in MAKES:
-        check_activations(MAKES[kind], found)
+    if capability < FIRST[kind]:
+        raise LayoutError(
+            f"activations of {MAKES[kind]} need sm_{FIRST[kind]} or newer: tensor cores of sm_{capability} do not "
+            "multiply them",
+            code="LP347",
+            name="activations-not-multiplied",
+            help="a kernel spec with int8 or 16-bit activations, for instance marlin_int4_a8int8 or marlin_int4_a16",
+        )
 
 
 def grid_fits(blocks: int, rows: int) -> None:

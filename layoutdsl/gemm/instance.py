@@ -1,7 +1,7 @@
 """Kernels of `kernels/gemm`: each is one template, instantiated for the facts that it is compiled for.
 
     >>> Instance("u4b8", "f16", "group", 128, m=16, n=128, k=64).name
-    'gemm_u4b8_f16_group128_m16n128k64d4'
+    'gemm_u4b8_f16_group128_m16n128k64d4s4'
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Instance:
         scale = f"{self.scale}{self.group}" if self.scale == "group" else self.scale
         tail = "" if self.rows == "dense" else f"_{self.rows}"
         kind = f"{self.kind}_{self.result}" if self.result else self.kind
-        return f"gemm_{self.code}_{kind}_{scale}_m{self.m}n{self.n}k{self.k}d{self.depth}{tail}"
+        tile = f"m{self.m}n{self.n}k{self.k}d{self.depth}s{self.stages}"
+        return f"gemm_{self.code}_{kind}_{scale}_{tile}{tail}"
 
     @property
     def threads(self) -> int:

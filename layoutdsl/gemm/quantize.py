@@ -4,12 +4,13 @@
     launcher.launch(of, rows, of.arguments(codes, scales, x, stride=8192, front=0, valid=4096))
 
 A row's scale is its largest magnitude over 127 (int8) or 448 (e4m3); kernels/gemm/quantize.cuh says what happens to
-rows of zeros and to those with elements that are not finite. Refuses rows of more than 65536 elements, what the kernel
-cannot read 16 bytes at a time, and e4m3 on GPUs without it.
+rows of zeros and to those with elements that are not finite. Refuses rows of more than 65536 elements, and what the
+kernel cannot read 16 bytes at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layoutdsl.errors import LayoutError
@@ -17,9 +18,6 @@ from layoutdsl.errors import LayoutError
 READS = {"float16": "Half", "bfloat16": "Bfloat16"}
 MAKES = {"int8": "Int8", "float8_e4m3fn": "E4m3"}
 """What a kernel reads and makes, by the name of its dtype, as its types in kernels/gemm/quantize.cuh."""
-
-FIRST_ARCH = {"int8": 80, "float8_e4m3fn": 89}
-"""Compute capability of the first GPUs whose tensor cores multiply a dtype."""
 
 ELEMENTS, MOST_THREADS = 8, 1024
 """Elements that a thread reads at a time; most threads of a block."""
@@ -94,16 +92,12 @@ def quantizer(dtype: str, code: str, columns: int) -> Quantizer:
     return Quantizer(dtype, code, columns)
 
 
-def check_activations(code: str, capability: int) -> None:
-    """LayoutError where GPUs of that compute capability (89 for 8.9) do not multiply 8-bit activations of a dtype."""
-    first = FIRST_ARCH[code]
-    if capability < first:
-        raise LayoutError(
-            f"activations of {code} need sm_{first} or newer: tensor cores of sm_{capability} do not multiply them",
-            code="LP347",
-            name="activations-not-multiplied",
-            help="a kernel spec with int8 or 16-bit activations, for instance marlin_int4_a8int8 or marlin_int4_a16",
-        )
+def quantizers(dtype: str, code: str) -> Iterator[Quantizer]:
+    """The kernels for rows of all lengths."""
+    columns = 32 * ELEMENTS
+    while columns <= MOST_COLUMNS:
+        yield quantizer(dtype, code, columns)
+        columns *= 2
 
 
 def _power(least: int) -> int:

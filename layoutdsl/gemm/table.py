@@ -111,16 +111,22 @@ def read(file: Path) -> Table:
         ) from None
 
 
+def rows_of(code: str, kind: str) -> tuple[Row, ...]:
+    """The table for weights and activations of so many bits."""
+    return shipped().tiles[f"{code_named(code).bits}x{WIDTHS[kind]}"]  # pyright: ignore[reportArgumentType]
+
+
+def tiles(code: str, kind: str) -> tuple[Tile, ...]:
+    """Every tile that some shape gets."""
+    return tuple(dict.fromkeys(tile for row in rows_of(code, kind) for tile in row.tiles))
+
+
 @lru_cache(maxsize=1 << 14)
 def choose(code: str, kind: str, *, rows: int, n: int, k: int, multiprocessors: int, copies: int = 1) -> Choice:
     """For so many rows of activations and a matrix stored n x k, on a GPU of so many multiprocessors; for `copies` of
     them, as many experts have. What is stored says nothing of m: it is the same for all matrices of a code."""
     table = shipped()
-    of = next(
-        row
-        for row in table.tiles[f"{code_named(code).bits}x{WIDTHS[kind]}"]  # pyright: ignore[reportArgumentType]
-        if row.rows is None or rows <= row.rows
-    )
+    of = next(row for row in rows_of(code, kind) if row.rows is None or rows <= row.rows)
     for tile in of.tiles:
         if not tile.fits(n, k):
             continue

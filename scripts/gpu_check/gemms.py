@@ -15,12 +15,13 @@ from rows import ABSENT, FAILED, PASSED, Row
 from wheels import ROOT
 
 from layoutdsl import LayoutError, MarlinLinear, MarlinMoE, backends
-from layoutdsl.gemm import mixture, table
+from layoutdsl.gemm import mixture
 from layoutdsl.gemm.launch import Inputs, launcher_of
 
 sys.path.insert(0, str(ROOT / "tests"))
-from gemm_cases import Case, Product, draw, experts, rounded
+from gemm_cases import SUMS, SUMS_OF_E4M3, Case, Product, draw, experts, rounded
 from gemm_listed import EXPERTS, LISTED, SIZES, TOP_K, Listed, kernels
+from gemm_runs import chosen
 
 HOST_EVERY = 15
 """The host compiles for seconds what NVRTC does in one, and multiplies slowly: there it is one kernel in so many."""
@@ -82,7 +83,7 @@ def dense(entry: Listed, device: torch.device, splits: int) -> Outcome:
     case = drawn(entry, SIZES, params={"bias": True})
     layer = MarlinLinear(case.plan).load_checkpoint(case.tensors).to(device)
     x = case.x(entry.rows).to(device)
-    with chosen(entry.tile, splits):
+    with chosen(entry.tile, splits=splits):
         made, again = layer(x), layer(x)
     facts = layer.matrix.facts
     given = Inputs.of(launcher_of(device), x, facts)
@@ -98,22 +99,29 @@ def by_experts(entry: Listed, device: torch.device, splits: int) -> Outcome:
     ids = np.stack([dice.permutation(EXPERTS["e"])[:TOP_K] for _ in range(entry.rows)])
     router = dice.uniform(0, 1, ids.shape).astype("f4")
     given = [tensor.to(device) for tensor in (x, torch.from_numpy(ids), torch.from_numpy(router))]
-    with chosen(entry.tile, splits), recorded() as products:
+    with chosen(entry.tile, splits=splits), recorded() as products:
         made, again = layer(*given), layer(*given)
+    whole = made, experts(case, x, ids, router, entry.activation, unit=unit(case))
     if not entry.kernel.result:
-        return [(made, experts(case, x, ids, router, entry.activation))], torch.equal(made, again)
-    # Activations are rounded to 8 bits before each product: each is held against what it was given.
+        return [whole], torch.equal(made, again)
+    # Activations are rounded to 8 bits before each product: each is held against what it was given as well.
     (first, w13), (second, w2) = products[:2]
     return [
+        whole,
         (w13, each_expert(case, "w13", first, ids)),
         (w2, each_expert(case, "w2", second, ids, router)),
     ], torch.equal(made, again)
 
 
+def unit(case: Case) -> float:
+    return SUMS_OF_E4M3 if case.activation == "float8_e4m3fn" else SUMS
+
+
 def multiplied(case: Case, name: str, given: Inputs, front: int, expert: int, rows: Any = slice(None)) -> Product:
     """Of 8-bit activations, some of their rows."""
     valid = case.extent(name, "k").length
-    return case.product(given.rows[rows, front : front + valid].cpu(), name, expert, scales=given.scales[rows].cpu())
+    codes, scales = given.rows[rows, front : front + valid].cpu(), given.scales[rows].cpu()
+    return case.product(codes, name, expert, scales=scales, unit=unit(case))
 
 
 def each_expert(case: Case, name: str, given: Inputs, ids: np.ndarray, router: np.ndarray | None = None) -> Product:
@@ -133,17 +141,6 @@ def each_expert(case: Case, name: str, given: Inputs, ids: np.ndarray, router: n
 def drawn(entry: Listed, sizes: dict[str, int], **options: Any) -> Case:
     fixed = entry.name in ("e4m3", "mxfp8", "nvfp4", "mxfp4", "gpt_oss", "mxfp4_e4m3")
     return draw(entry.name, entry.dtype, entry.module, sizes, group=None if fixed else entry.group, **options)
-
-
-@contextmanager
-def chosen(tile: table.Tile, splits: int) -> Iterator[None]:
-    """Whatever the shape, GEMMs get this tile and so many blocks for each."""
-    choose: Callable[..., table.Choice] = table.choose
-    table.choose = lambda *_, **__: table.Choice(tile, splits)
-    try:
-        yield
-    finally:
-        table.choose = choose
 
 
 @contextmanager
