@@ -1,12 +1,15 @@
-"""One expert of many given anew, tensor by tensor, into the outputs of a run: its time over its share of the run's.
+"""One expert of many given anew into the outputs of a run, its tensors at once or one by one: its time over its share
+of the run's.
 
-The cpu backend on two threads, both into the same storage, in turns. What is over 1 is what every tensor takes
-whatever its size, and that one of a few MiB is not shared between threads as a run is.
+The cpu backend on two threads, all into the same storage, in turns. What is over 1 is what every update takes whatever
+its size, and that a tensor of a few MiB is not shared between threads as a run is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+
+import torch
 
 from benchmarks import Figure, Scale
 from benchmarks.timing import THREADS, Conversion, against_copy, use_threads
@@ -32,16 +35,27 @@ def measure(scale: Scale) -> Iterator[Figure]:
     updates = plan.updates(out, backend="cpu")
     at = 0
 
-    def update() -> None:
+    def tensors() -> tuple[int, dict[str, torch.Tensor]]:
         nonlocal at
         at = (at + 37) % experts  # one that is in no cache
-        for name, tensor in given.items():
-            updates.update(name, tensor[at], expert=at)
+        return at, {name: tensor[at] for name, tensor in given.items()}
 
-    for _ in range(2):
-        update()
-    taken = against_copy(scale, lambda: None, run=conversion.run, update=update)
-    ratio = taken["update"].seconds * experts / taken["run"].seconds
-    times = {name: one.seconds * 1e3 for name, one in taken.items()}
-    note = f"{conversion.mebibytes:.0f} MiB, run {times['run']:.0f} ms, update {times['update']:.1f} ms"
-    yield Figure(f"update_one_of_{experts}", ratio, f"times 1/{experts} of a run", LIMIT, note)
+    def at_once() -> None:
+        expert, some = tensors()
+        updates.update_all(some, expert=expert)
+
+    def one_by_one() -> None:
+        expert, some = tensors()
+        for name, tensor in some.items():
+            updates.update(name, tensor, expert=expert)
+
+    works = {"at_once": at_once, "one_by_one": one_by_one}
+    for work in (*works.values(), *works.values()):
+        work()
+    taken = against_copy(scale, lambda: None, run=conversion.run, **works)
+    run = taken["run"].seconds
+    for name, limit in (("at_once", LIMIT), ("one_by_one", None)):
+        seconds = taken[name].seconds
+        note = f"{conversion.mebibytes:.0f} MiB, run {run * 1e3:.0f} ms, update {seconds * 1e3:.1f} ms"
+        shown = name.replace("_", " ")
+        yield Figure(f"update, {shown}", seconds * experts / run, f"times 1/{experts} of a run", limit, note)

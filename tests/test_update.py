@@ -117,6 +117,46 @@ def test_any_order_of_listed_plans(name, backend):
     check_any_order(plan, plans.inputs_of(plan), plans.inputs_of(plan, 1), 2, backend)
 
 
+@EVERY
+@pytest.mark.parametrize("name", plans.NAMES)
+def test_several_tensors_at_once(name, backend):
+    """Some of them, of any experts, then expert by expert all that experts have of their own."""
+    plan, dice = plans.plan_named(name), random.Random(3)
+    tensors = plans.inputs_of(plan)
+    wanted, updates = bytes_of(plan.run(tensors)), plan.updates(outputs_of(plan), backend=backend)
+    together = [info.name for info in plan.inputs if not is_apart(info)]
+    dice.shuffle(together)
+    plan.update_all(updates, {name: tensors[name] for name in together})
+    own = [info for info in plan.inputs if is_apart(info)]
+    for expert in dice.sample(range(own[0].experts), own[0].experts) if own else []:
+        updates.update_all({info.name: piece(plan, tensors, info.name, expert) for info in own}, expert=expert)
+    assert updates.missing == updates.pending == ()
+    assert bytes_of(updates) == wanted
+
+
+def test_of_several_tensors_at_once_none_is_applied_where_one_is_refused():
+    plan = plans.plan_named("nvfp4_moe")
+    tensors, updates = plans.inputs_of(plan), plan.updates(outputs_of(plan))
+    some = {name: piece(plan, tensors, name, 0).clone() for name in tensors if is_apart(plan.input[name])}
+    before = bytes_of(updates)
+    some["w2.weight_scale"].view(torch.uint8).view(-1)[-1] = 0x7F
+    with pytest.raises(LayoutError, match="NaN"):
+        updates.update_all(some, expert=0)
+    with pytest.raises(LayoutError, match="`w2.scale`"):
+        updates.update_all(some | {"w2.scale": some["w2.weight"]}, expert=0)
+    assert bytes_of(updates) == before and updates.pending == ()
+
+
+def test_what_one_needs_may_be_given_at_once():
+    plan = plans.plan_named("nvfp4_moe")
+    tensors = plans.inputs_of(plan)
+    out = plan.run(plans.inputs_of(plan, 1))
+    for expert in range(2):
+        own = {name: piece(plan, tensors, name, expert) for name in tensors if is_apart(plan.input[name])}
+        plan.update_all(out, own, expert=expert)
+    assert bytes_of(out) == bytes_of(plan.run(tensors))
+
+
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize(("family", "source", "target"), PAIRS, ids=str)
 def test_any_order_of_every_pair(family, source, target, module):

@@ -94,11 +94,15 @@ class Updates(Mapping[str, torch.Tensor]):
     def update(self, name: str, tensor: Given, *, expert: int | None = None) -> Applied:
         """Apply a source tensor, or that of one expert, counted as in the checkpoint; see `Plan.update`. What cannot be
         applied yet is copied and held."""
-        return self._apply(pieces(self.plan, name, tensor, expert))
+        return self.update_all({name: tensor}, expert=expert)
 
-    def alone(self, name: str, tensor: Given, *, expert: int | None = None) -> Applied:
+    def update_all(self, tensors: Mapping[str, Given], *, expert: int | None = None) -> Applied:
+        """Apply several source tensors, or those of one expert, at once: all of them or, where one is refused, none."""
+        return self._apply(self._pieces(tensors, expert))
+
+    def alone(self, tensors: Mapping[str, Given], *, expert: int | None = None) -> Applied:
         """The same, refused where something would have to be held."""
-        new = pieces(self.plan, name, tensor, expert)
+        new = self._pieces(tensors, expert)
         trial = Ledger(self.plan)
         ready = trial.ready(new.keys())
         alone = [job for job in ready if job.step not in self._spanning or len(_slots(job.step, ready)) == trial.slots]
@@ -111,6 +115,12 @@ class Updates(Mapping[str, torch.Tensor]):
                 help="give them to `updates = plan.updates(out)`, in any order: it holds each until it can be applied",
             )
         return self._apply(new)
+
+    def _pieces(self, tensors: Mapping[str, Given], expert: int | None) -> Pieces:
+        found: Pieces = {}
+        for name, tensor in tensors.items():
+            found |= pieces(self.plan, name, tensor, expert)
+        return found
 
     # how it is applied ------------------------------------------------------------------------------------------------
 
