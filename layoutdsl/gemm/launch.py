@@ -51,8 +51,9 @@ class Inputs:
         """x itself, a copy that kernels can read, or x in 8 bits, with zeros for the padded inputs."""
         if facts.kind not in MAKES:
             return Inputs(*readable(x, facts.front))
-        # The kernel that quantizes reads whole chunks.
-        rows, front = readable(torch.nn.functional.pad(x, (0, -x.shape[1] % CHUNK)), facts.front)
+        rows, front = readable(x, facts.front)
+        if rows.shape[1] % CHUNK:  # the kernel that quantizes reads whole chunks
+            rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % CHUNK))
         made = MAKES[facts.kind]
         codes = torch.empty((len(x), facts.k), dtype=getattr(torch, made), device=x.device)
         scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
