@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -222,6 +223,11 @@ def grid_fits(blocks: int, rows: int) -> None:
 # --- tensors ----------------------------------------------------------------------------------------------------------
 
 
+def is_dense(x: Any) -> bool:
+    """Whether that is a tensor, and an ordinary one."""
+    return isinstance(x, torch.Tensor) and x.layout == torch.strided and not x.is_nested
+
+
 def no_gradient(*tensors: torch.Tensor | None) -> None:
     """LayoutError where one wants a gradient, which quantized weights do not give."""
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
@@ -236,7 +242,7 @@ def no_gradient(*tensors: torch.Tensor | None) -> None:
 def x_fits(x: torch.Tensor, facts: Facts) -> None:
     """LayoutError where x is not [rows, valid] of the matrix' dtype."""
     wrong = None
-    if x.layout != torch.strided or x.is_neg() or x.is_conj():
+    if not is_dense(x) or x.is_neg() or x.is_conj():
         wrong = "no plain dense tensor"
     elif x.dtype != getattr(torch, facts.dtype):
         wrong = f"{_name(x.dtype)}, expected {facts.dtype}"
