@@ -11,7 +11,6 @@ elements than one launch has threads for (LP362), a function that is not listed 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
@@ -64,8 +63,7 @@ class Activate:
         assert self.dtype in TYPES
         _check_named("activation", self.function, get_args(Function))
         _check_named("arrangement of parts", self.parts, get_args(Parts))
-        _check_number("alpha", self.alpha, "a finite float32", lambda value: abs(value) <= LARGEST)
-        _check_number("limit", self.limit, "a positive float32, or inf", lambda value: 0 < value <= LARGEST or value == inf)
+        _check_numbers(self.alpha, self.limit)
         if self.function == "swiglu_oai" and self.parts == "plain":
             raise LayoutError(
                 "a clamped swiglu of one part: it multiplies the part `gate` by the part `up`",
@@ -167,14 +165,18 @@ def _check_named(what: str, name: str, names: tuple[str, ...]) -> None:
         )
 
 
-def _check_number(name: str, value: float, wanted: str, fits: Callable[[float], bool]) -> None:
-    # Numbers below the least normal one are for 0: compilers differ in what they make of them.
-    if not isinstance(value, Real) or not fits(value) or 0 < abs(value) < LEAST:
+def _check_numbers(alpha: float, limit: float) -> None:
+    wrong = None
+    if not isinstance(alpha, Real) or not (alpha == 0 or LEAST <= abs(alpha) <= LARGEST):
+        wrong = f"`alpha` is {alpha!r}, expected a finite float32"
+    elif not isinstance(limit, Real) or not (LEAST <= limit <= LARGEST or limit == inf):
+        wrong = f"`limit` is {limit!r}, expected a positive float32, or inf to clamp nothing"
+    if wrong is not None:
         raise LayoutError(
-            f"`{name}` is {value!r}, expected {wanted}",
+            wrong,
             code="LP364",
             name="no-such-number",
-            help=f"take that of the model's configuration; gpt-oss has alpha=1.702, limit=7.0",
+            help="take the model's; gpt-oss has alpha=1.702, limit=7.0",
         )
 
 

@@ -120,7 +120,7 @@ def facts_fit(facts: Facts) -> None:
         if min(one.start, one.length) < 0 or one.start + one.length > facts.n:
             raise _no_kernel(f"outputs at {one} of {facts.n}", "they stand among the stored ones")
         if one.length and one.start < end:
-            raise _no_kernel(f"outputs at {one} and at others that overlap", "each stored output is one of the caller's")
+            raise _no_kernel(f"outputs at {one} and at others that overlap", "each stored one is given once")
         end = max(end, one.start + one.length)
 
 

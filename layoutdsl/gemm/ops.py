@@ -82,7 +82,7 @@ def _moe(
     checks.no_gradient(x, router, *first, *second)
     held = Experts(experts, Stored(*first), Stored(*second), expert_map, order)  # pyright: ignore[reportArgumentType]
     between = Activation(activation, parts, alpha, limit)  # pyright: ignore[reportArgumentType]
-    return mixture(x, ids, router, held, Facts.of(first_facts), Facts.of(second_facts), between)
+    return mixture(x, ids, router, held, _checked(first_facts), _checked(second_facts), between)
 
 
 @torch.library.register_fake("layoutdsl::moe")
