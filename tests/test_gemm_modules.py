@@ -258,8 +258,8 @@ def test_inputs_that_are_refused() -> None:
     [
         ({"weight": torch.zeros(24, 512, dtype=torch.int64)}, "`weight` is int64, expected int32"),
         ({"weight": torch.zeros(12, 512, dtype=torch.int32)}, "[12, 512]"),
-        ({"weight": torch.zeros(512, 24, dtype=torch.int32).T}, "not contiguous"),
-        ({"weight": torch.zeros(24 * 512 + 1, dtype=torch.int32)[1:]}, "multiple of 16 bytes"),
+        ({"weight": torch.zeros(512, 24, dtype=torch.int32).T}, "is not contiguous\n  = help: store its .contiguous()"),
+        ({"weight": torch.zeros(24 * 512 + 1, dtype=torch.int32)[1:]}, "store its .clone()"),
         ({"scale": torch.zeros(6, 256, dtype=torch.bfloat16)}, "`scale` is bfloat16"),
         ({"scale": torch.zeros(1, 256, dtype=torch.float16)}, "1536 elements"),
         ({"zero_point": torch.zeros(6, 32, dtype=torch.int32)}, "have none"),

@@ -303,5 +303,5 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _wrong(name: str, what: str, help: str = "a GEMM reads tensors as the plan makes them") -> LayoutError:
+def _wrong(name: str, what: str, help: str = "take it from the plan: load_checkpoint, or Plan.run") -> LayoutError:
     return LayoutError(f"`{name}` {what}", code="LP349", name="wrong-tensor", help=help)

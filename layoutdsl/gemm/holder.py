@@ -137,8 +137,9 @@ def _takes(
     said = _text(state.setdefault(f"{prefix}_extra_state", module.get_extra_state()))
     if said != module._says:
         errors.append(
-            f"the state of `{prefix[:-1] or 'the module'}` was made by another plan: found `{said}`, expected "
-            f"`{module._says}`; give the checkpoint to load_checkpoint, or build the module from the plan of the state"
+            f"the state of {f'`{prefix[:-1]}`' if prefix else 'the module'} was made by another plan: found `{said}`, "
+            f"expected `{module._says}`; give the checkpoint to load_checkpoint, or build the module from the plan "
+            "of the state"
         )
     for name, buffer in module.named_buffers():
         given = state.get(prefix + name)
