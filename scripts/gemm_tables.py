@@ -29,6 +29,8 @@ import gemm_listed  # noqa: E402
 
 from layoutdsl.backends.cuda import toolkit  # noqa: E402
 from layoutdsl.backends.cuda.compile import compiled  # noqa: E402
+from layoutdsl.errors import LayoutError  # noqa: E402
+from layoutdsl.gemm import needed  # noqa: E402
 from layoutdsl.gemm.instance import Instance  # noqa: E402
 
 PAGE = ROOT / "docs" / "gemm-kernels.md"
@@ -166,8 +168,11 @@ def loop_cells(loop: Loop) -> list[str]:
 
 def exists(kernel: Any, arch: str) -> bool:
     """Whether tensor cores of that arch multiply what the kernel does, and can make it."""
-    of_e4m3 = getattr(kernel, "kind", None) == "e4m3" or getattr(kernel, "code", None) == "float8_e4m3fn"
-    return not of_e4m3 or arch not in ("sm_80", "sm_86")
+    try:
+        needed.check_arch(kernel, arch)
+    except LayoutError:
+        return False
+    return True
 
 
 # --- what a kernel became ---------------------------------------------------------------------------------------------

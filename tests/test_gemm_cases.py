@@ -6,7 +6,7 @@ import gemm_cases
 import numpy as np
 import pytest
 import torch
-from gemm_cases import SOURCES, draw
+from gemm_cases import SOURCES, Product, draw
 
 SIZES = {
     "linear": {"n": 72, "k": 192},
@@ -66,3 +66,42 @@ def test_experts_in_float32_are_within_the_bound(activation: str) -> None:
     want.check(total.half())
     with pytest.raises(AssertionError, match="are wrong"):
         want.check((total * 1.05).half())
+
+
+@pytest.mark.parametrize("code", gemm_cases.TOPS)
+def test_inner_activations_in_8_bits_are_within_the_bound(code: str) -> None:
+    """Whatever they may be; and some are nearly as far off as it allows."""
+    rng = np.random.default_rng(3)
+    made = torch.from_numpy(rng.normal(size=(40, 500)) * np.logspace(-3, 2, 40)[:, None]).half()
+    error = np.abs(made.double().numpy()) * rng.uniform(0, 0.2, made.shape)
+    case = draw(f"u4b8_{'s8' if code == 'int8' else 'e4m3'}", "float16", "linear", {"n": 64, "k": 128})
+    found = case.multiplied(made)
+    for off in (0 * error, error):
+        near = gemm_cases.requantized(Product(made.double().numpy() + rng.choice([-1, 1], off.shape) * off, off), code)
+        near.check(found)
+        assert np.max(np.abs(found - near.value) / near.error) > 0.9
+    with pytest.raises(AssertionError, match="are wrong"):
+        near.check(np.roll(found, 1, axis=0))
+
+
+@pytest.mark.parametrize("name", ["u8b128_s8", "u4_e4m3"])
+def test_what_is_wrong_with_8_bit_experts_is_seen(name: str) -> None:
+    """The bound from the inner activations on is as narrow as with 16 bits; that from x on sees what is coarse."""
+    case = draw(name, "bfloat16", "moe_gated", {"e": 4, "i": 256, "h": 128}, group=64)
+    rng = np.random.default_rng(4)
+    x, ids, router = case.x(6, "w13"), rng.integers(0, 4, (6, 1)), rng.uniform(0.5, 1, (6, 1))
+    hidden = np.zeros((6, 256))
+    for row, (expert,) in enumerate(ids):
+        first = case.product(x[row : row + 1], "w13", expert).value
+        hidden[row] = gemm_cases.silu(*np.split(first[0], 2))
+    hidden = torch.from_numpy(hidden).bfloat16()
+    whole, from_there = (gemm_cases.experts(case, x, ids, router, "silu", hidden=of) for of in (None, hidden))
+    whole.check(from_there.value)
+    assert np.linalg.norm(from_there.error) < 0.02 * np.linalg.norm(from_there.value)
+    for bound in (whole, from_there):
+        with pytest.raises(AssertionError, match="are wrong"):
+            bound.check(np.roll(from_there.value, 1, axis=0))
+    with pytest.raises(AssertionError, match="are wrong"):
+        from_there.check(from_there.value * 1.05)
+    with pytest.raises(AssertionError, match="are wrong"):
+        gemm_cases.experts(case, x, ids, router, "silu", hidden=hidden * 1.05)

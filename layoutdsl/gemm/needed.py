@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, get_args
 
 from layoutdsl.gemm import checks, table
@@ -20,9 +21,9 @@ from layoutdsl.plan import Plan
 
 
 def kernels(plan: Plan, specs: tuple[str, ...] = ()) -> Iterator[Any]:
-    """As launchers take them. They say nothing of sizes: they are those of all plans of the same codes, groups and
-    dtypes. An activation with numbers of its own (alpha, limit) is not among them. LayoutError where no GEMM reads what
-    the plan makes."""
+    """As launchers take them. They say nothing of sizes nor of the order of parts: they are those of all plans of the
+    same codes, groups and dtypes. An activation with numbers of its own (alpha, limit) is not among them. LayoutError
+    where no GEMM reads what the plan makes."""
     of = [Matrix.of(plan, name, specs=specs) for name in matrices(plan, specs)]
     for matrix in of:
         facts = matrix.facts
@@ -38,8 +39,11 @@ def kernels(plan: Plan, specs: tuple[str, ...] = ()) -> Iterator[Any]:
 def _between(first: Matrix) -> Iterator[Any]:
     yield Align(first.experts)
     yield Combine(first.facts.dtype)
-    for function in FUNCTIONS if first.parts == "plain" else get_args(Function):
-        yield Activate(function, first.parts, first.facts.dtype)  # pyright: ignore[reportArgumentType]
+    if first.parts == "plain":
+        yield from (Activate(one, "plain", first.facts.dtype) for one in FUNCTIONS)  # pyright: ignore[reportArgumentType]
+    else:
+        for function, parts in product(get_args(Function), ("split", "alternating")):
+            yield Activate(function, parts, first.facts.dtype)  # pyright: ignore[reportArgumentType]
 
 
 def check_arch(kernel: Any, arch: str) -> None:

@@ -95,7 +95,7 @@ def quantizer(dtype: str, code: str, columns: int) -> Quantizer:
 
 def quantizers(dtype: str, code: str) -> Iterator[Quantizer]:
     """The kernels for rows of all lengths."""
-    columns = ELEMENTS
+    columns = 32 * ELEMENTS
     while columns <= MOST_COLUMNS:
         yield quantizer(dtype, code, columns)
         columns *= 2
