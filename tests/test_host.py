@@ -21,7 +21,7 @@ def refused(code: str, said: str, run) -> None:
     with pytest.raises(LayoutError) as refusal:
         run()
     assert refusal.value.diagnostics[0].code == code, refusal.value
-    assert re.search(said, refusal.value.message), refusal.value
+    assert re.search(said, refusal.value.message) and refusal.value.help, refusal.value
 
 
 # ---------------------------------------------------------------- tensor cores, two stages of asynchronous copies
