@@ -82,7 +82,8 @@ class LayoutError(Exception):
         help: str | None = None,
         span: Span | None = None,
     ) -> None:
-        super().__init__(message)
+        # The message is kept by then: BaseException.__new__ does it. A call of super().__init__ would say it again, and
+        # keep torch.compile from tracing to the message.
         self.diagnostics = (Diagnostic(code, name, message, span, help),)
 
     @classmethod

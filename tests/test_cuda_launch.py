@@ -144,7 +144,9 @@ class Recorded:
             current_stream=lambda device: said(("stream of", str(device))) or stream,
             current_device=lambda: 0,
             get_device_capability=lambda device: capability,
+            is_current_stream_capturing=lambda: self.capturing,
         ))
+        self.capturing = False
         kernel = SimpleNamespace(handle="handle")
         code = SimpleNamespace(get_kernel=lambda name: said(("kernel", name)) or kernel)
         monkeypatch.setattr(cuda_launch, "core", SimpleNamespace(
@@ -152,6 +154,7 @@ class Recorded:
             LaunchConfig=lambda **config: config,
             ObjectCode=SimpleNamespace(from_cubin=lambda code: said(("cubin", code[:4])) or self.code),
             launch=lambda stream, config, kernel, *arguments: said(("launch", stream, config, arguments)),
+            Device=lambda index: SimpleNamespace(set_current=lambda: said(("context", index))),
         ))
         self.code = code
         names = cuda_launch.driver.CUfunction_attribute
@@ -174,8 +177,30 @@ def test_a_launch_is_on_the_stream_of_the_tensors_gpu(recorded):
     launcher = cuda_launch.Launcher(torch.device("cuda:1"))
     launcher.launch(COPY, 7, [2**47, 2**64 - 1, 4096])
     launch = ("launch", ("stream", 0xABC), {"grid": 7, "block": 256, "shmem_size": 0}, (2**47, -1, 4096))
-    assert recorded.said == [("current", "cuda:1"), ("cubin", b"\x7fELF"), ("kernel", "copy"), ("stream of", "cuda:1"),
-                             launch]
+    assert recorded.said == [("current", "cuda:1"), ("context", 1), ("cubin", b"\x7fELF"), ("kernel", "copy"),
+                             ("stream of", "cuda:1"), launch]
+
+
+def test_each_launch_has_the_context_of_its_gpu(recorded):
+    """Also on a thread where nothing has run yet, once the kernel is loaded."""
+    launcher = cuda_launch.Launcher(torch.device("cuda:1"))
+    launcher.launch(COPY, 1, [0, 0, 0])
+    recorded.said.clear()
+    launcher.launch(COPY, 1, [0, 0, 0])
+    assert [what for what, *_ in recorded.said] == ["current", "context", "stream of", "launch"]
+
+
+def test_a_kernel_that_is_captured_is_loaded_before(recorded):
+    launcher = cuda_launch.Launcher(torch.device("cuda:1"))
+    recorded.capturing = True
+    said = "LP348 kernel `copy` is captured, and is not loaded on GPU 1 yet"
+    assert refusal(launcher.launch, COPY, 1, [0, 0, 0]) == said
+    assert not any(what in ("cubin", "kernel", "launch") for what, *_ in recorded.said)
+    recorded.capturing = False
+    launcher.launch(COPY, 1, [0, 0, 0])
+    recorded.capturing = True
+    launcher.launch(COPY, 1, [0, 0, 0])
+    assert recorded.said[-1][0] == "launch"
 
 
 def test_a_kernel_is_loaded_once_for_each_gpu(recorded):

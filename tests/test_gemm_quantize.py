@@ -127,5 +127,6 @@ def test_what_is_refused():
     for rows_, stride, front, valid in ((8, 128, 0, 64), (16, 72, 0, 64), (16, 128, 4, 32), (16, 128, 0, 36)):
         with pytest.raises(LayoutError, match="not read 16 bytes at a time"):
             of.arguments(0, 0, rows_, stride=stride, front=front, valid=valid)
-    with pytest.raises(LayoutError, match="65544 columns"):
+    with pytest.raises(LayoutError, match="65544 columns") as caught:
         quantizer("float16", "int8", MOST_COLUMNS + 8)
+    assert "16-bit activations" in caught.value.help

@@ -89,6 +89,8 @@ def test_few_rows_and_few_columns_are_split() -> None:
         (lambda data: data["tiles"]["4x16"][0].update(rows=32), "grow from row to row"),
         (lambda data: data["tiles"]["4x16"].pop(), "only the last has none"),
         (lambda data: data["tiles"].pop("8x8"), "no tiles for 8x8"),
+        (lambda data: data["tiles"]["8x16"][0].update(rows=8), "4x16 and 8x16 differ in `rows`"),
+        (lambda data: [tile.update(m=32) for tile in data["tiles"]["4x8"][0]["tiles"]], "4x8 and 8x8 differ in"),
         (lambda data: data.update(stages=3), "stages"),
         (lambda data: data["splits"].update(steps="4"), "splits.steps"),
     ],
@@ -101,4 +103,4 @@ def test_what_is_no_table(change, words: str, tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(data))
     with pytest.raises(LayoutError, match="is no table of tiles") as caught:
         table.read(file)
-    assert words in str(caught.value) and caught.value.diagnostics[0].code == "LP357"
+    assert words in str(caught.value) and caught.value.help and caught.value.diagnostics[0].code == "LP357"

@@ -21,7 +21,7 @@ def refused(code: str, said: str, run) -> None:
     with pytest.raises(LayoutError) as refusal:
         run()
     assert refusal.value.diagnostics[0].code == code, refusal.value
-    assert re.search(said, refusal.value.message), refusal.value
+    assert re.search(said, refusal.value.message) and refusal.value.help, refusal.value
 
 
 # ---------------------------------------------------------------- tensor cores, two stages of asynchronous copies
@@ -372,3 +372,33 @@ def test_a_fault_leaves_nothing_behind():
 )
 def test_launches_that_no_gpu_would_take(of, grid, arguments, said):
     refused("LP302", said, lambda: Launcher().launch(of, grid, [0] * arguments))
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"order": "rnd"}, "there is no order 'rnd'"),
+        ({"copying": "never"}, "there is no way of copying 'never'"),
+        ({"resident": 0}, "0 blocks side by side"),
+        ({"resident": -1}, "-1 blocks side by side"),
+        ({"resident": 1.5}, "1.5 blocks side by side"),
+        ({"seed": -1}, "-1 is no seed"),
+    ],
+)
+def test_schedules_that_are_none(options, said):
+    refused("LP302", said, lambda: Schedule(**options))
+
+
+def test_a_build_that_there_is_not():
+    refused("LP302", "there is no build 'plane'", lambda: Launcher(build="plane"))
+
+
+def test_buffers_that_are_none():
+    wide = np.zeros((4, 6), np.float32)
+    refused("LP302", "`x` is not contiguous", lambda: Launcher().reads("x", wide.T))
+    refused("LP302", "`x` is a list", lambda: Launcher().writes("x", [1, 2]))
+
+
+@pytest.mark.parametrize("value, kind", [(64.5, "float"), (None, "NoneType"), ("3", "str")])
+def test_arguments_are_whole_numbers(value, kind):
+    refused("LP302", f"argument 1 is of type {kind}", lambda: Launcher().launch(Kernel("reach"), 1, [0, value, 0]))

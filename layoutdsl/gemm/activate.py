@@ -5,15 +5,18 @@
     >>> launcher.launch(*kernel(of=gate_up.data_ptr(), to=to.data_ptr(), **numbers))
 
 Refuses: a clamped swiglu without a gate (LP361), columns and strides that 16-byte accesses cannot follow and more
-elements than one launch has threads for (LP362).
+elements than one launch has threads for (LP362), a function that is not listed (LP363), numbers that no float32 is
+(LP364).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from math import inf
+from numbers import Real
+from typing import ClassVar, Literal, get_args
 
-from layoutdsl.errors import LayoutError
+from layoutdsl.errors import LayoutError, did_you_mean
 
 THREADS = 256
 
@@ -28,6 +31,10 @@ Function = Literal["silu", "gelu_tanh", "gelu", "relu2", "swiglu_oai"]
 Parts = Literal["split", "alternating", "plain"]
 
 
+LEAST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Of normal float32."""
+
+
 @dataclass(frozen=True)
 class Activate:
     """The kernel of one activation. Called, it is the kernel, the blocks and the arguments of a launch.
@@ -39,6 +46,8 @@ class Activate:
                swiglu_oai: gpt-oss's, (up + 1) * gate * sigmoid(alpha * gate), both clamped to the limit
     parts      split: gate, then up; alternating: gate and up by turns, from gate on (gpt-oss); plain: no gate
     dtype      float16 or bfloat16, of what is read and written
+    alpha      a finite float32
+    limit      a positive float32; infinity clamps nothing
     """
 
     function: Function
@@ -51,8 +60,10 @@ class Activate:
     shared: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        assert self.dtype in TYPES and self.parts in ("split", "alternating", "plain")
-        assert self.function in (*FUNCTIONS, "swiglu_oai")
+        assert self.dtype in TYPES
+        _check_named("activation", self.function, get_args(Function))
+        _check_named("arrangement of parts", self.parts, get_args(Parts))
+        _check_numbers(self.alpha, self.limit)
         if self.function == "swiglu_oai" and self.parts == "plain":
             raise LayoutError(
                 "a clamped swiglu of one part: it multiplies the part `gate` by the part `up`",
@@ -63,7 +74,8 @@ class Activate:
 
     @property
     def name(self) -> str:
-        numbers = f"_{self.alpha}_{self.limit}".replace(".", "p") if self.function == "swiglu_oai" else ""
+        numbers = f"_{float(self.alpha)}_{float(self.limit)}" if self.function == "swiglu_oai" else ""
+        numbers = numbers.translate({ord("."): "p", ord("-"): "m", ord("+"): ""})
         return f"activate_{self.function}{numbers}_{self.parts}_{self.dtype}"
 
     @property
@@ -77,7 +89,7 @@ class Activate:
 namespace ld {{
 
 struct Numbers {{
-    static constexpr float alpha = {self.alpha!r}f, limit = {self.limit!r}f;
+    static constexpr float alpha = {_literal(self.alpha)}, limit = {_literal(self.limit)};
 }};
 
 LD_KERNEL({self.name}, {THREADS})(Global from, i64 from_stride, i64 up, Global to, i64 width, i64 front, i64 valid,
@@ -141,6 +153,36 @@ LD_KERNEL({self.name}, {THREADS})(Global from, i64 stride, Global local, i64 top
         int32) are left out."""
         _check_aligned(of=of // 2, stride=stride)
         return self, _blocks(tokens, -(-columns // CHUNK)), (of, stride, local, top_k, to, columns, tokens)
+
+
+def _check_named(what: str, name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        raise LayoutError(
+            f"there is no {what} `{name}`",
+            code="LP363",
+            name="no-such-activation",
+            help=did_you_mean(name, names) or f"there are: {', '.join(names)}",
+        )
+
+
+def _check_numbers(alpha: float, limit: float) -> None:
+    wrong = None
+    if not isinstance(alpha, Real) or not (alpha == 0 or LEAST <= abs(alpha) <= LARGEST):
+        wrong = f"`alpha` is {alpha!r}, expected a finite float32"
+    elif not isinstance(limit, Real) or not (LEAST <= limit <= LARGEST or limit == inf):
+        wrong = f"`limit` is {limit!r}, expected a positive float32, or inf to clamp nothing"
+    if wrong is not None:
+        raise LayoutError(
+            wrong,
+            code="LP364",
+            name="no-such-number",
+            help="take the model's; gpt-oss has alpha=1.702, limit=7.0",
+        )
+
+
+def _literal(value: float) -> str:
+    """A float32 in a kernel's text, which has no word for infinity."""
+    return "__builtin_bit_cast(float, 0x7f800000u)" if value == inf else f"{float(value)!r}f"
 
 
 def _check_aligned(**numbers: int) -> None:

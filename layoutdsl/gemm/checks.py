@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -114,9 +115,13 @@ def facts_fit(facts: Facts) -> None:
         raise _no_kernel(f"{facts.valid} inputs behind {facts.front} of {facts.k}", "they stand among the stored ones")
     if facts.kind in MAKES:
         quantizer(facts.dtype, MAKES[facts.kind], facts.k)
-    for one in facts.columns:
+    end = 0
+    for one in sorted(facts.columns, key=lambda one: one.start):
         if min(one.start, one.length) < 0 or one.start + one.length > facts.n:
             raise _no_kernel(f"outputs at {one} of {facts.n}", "they stand among the stored ones")
+        if one.length and one.start < end:
+            raise _no_kernel(f"outputs at {one} and at others that overlap", "each stored one is given once")
+        end = max(end, one.start + one.length)
 
 
 def _groups(facts: Facts) -> tuple[int, ...]:
@@ -153,6 +158,19 @@ def _no_kernel(what: str, help: str) -> LayoutError:
 
 
 # --- a machine --------------------------------------------------------------------------------------------------------
+
+
+def one_device(x: torch.Tensor, *others: torch.Tensor | None) -> None:
+    """LayoutError where some stand elsewhere than x. For torch takes one without data as leave to compute nothing: what
+    it then gives on the device of x is memory that nobody wrote."""
+    for other in others:
+        if other is not None and other.device != x.device:
+            raise LayoutError(
+                f"x stands on {x.device}, others of its GEMM on {other.device}",
+                code="LP343",
+                name="no-such-device",
+                help="move all to one device; a module made on `meta` has no data before .to_empty(device=) and a load",
+            )
 
 
 @cache
@@ -205,10 +223,26 @@ def grid_fits(blocks: int, rows: int) -> None:
 # --- tensors ----------------------------------------------------------------------------------------------------------
 
 
+def is_dense(x: Any) -> bool:
+    """Whether that is a tensor, and an ordinary one."""
+    return isinstance(x, torch.Tensor) and x.layout == torch.strided and not x.is_nested
+
+
+def no_gradient(*tensors: torch.Tensor | None) -> None:
+    """LayoutError where one wants a gradient, which quantized weights do not give."""
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        raise LayoutError(
+            "an input requires a gradient, GEMMs on quantized weights have no backward",
+            code="LP355",
+            name="no-backward",
+            help="call it under torch.no_grad() or torch.inference_mode()",
+        )
+
+
 def x_fits(x: torch.Tensor, facts: Facts) -> None:
     """LayoutError where x is not [rows, valid] of the matrix' dtype."""
     wrong = None
-    if x.layout != torch.strided or x.is_neg() or x.is_conj():
+    if not is_dense(x) or x.is_neg() or x.is_conj():
         wrong = "no plain dense tensor"
     elif x.dtype != getattr(torch, facts.dtype):
         wrong = f"{_name(x.dtype)}, expected {facts.dtype}"
@@ -240,8 +274,10 @@ def stored_fits(stored: Stored, facts: Facts, device: torch.device, experts: int
         copies = 1 if name == "global_scale" and facts.scale == "int16" else experts  # which all experts share
         if tensor.numel() != size * copies:
             raise _wrong(name, f"has the shape {list(tensor.shape)}, expected {size * copies} elements")
-        if not tensor.is_contiguous() or tensor.data_ptr() % 16:
-            raise _wrong(name, "is not contiguous, or does not begin at a multiple of 16 bytes")
+        if not tensor.is_contiguous():
+            raise _wrong(name, "is not contiguous", "store its .contiguous()")
+        if tensor.data_ptr() % 16:
+            raise _wrong(name, "does not begin at a multiple of 16 bytes", "it is part of another: store its .clone()")
     for name, _ in stored.items():
         if name not in _wanted(facts):
             raise _wrong(name, f"is given, and weights of {facts.code} with scales of {facts.scale} have none")
@@ -267,10 +303,5 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _wrong(name: str, what: str) -> LayoutError:
-    return LayoutError(
-        f"`{name}` {what}",
-        code="LP349",
-        name="wrong-tensor",
-        help="a GEMM reads tensors as the plan makes them; .half() and .to(dtype) of a module would change them",
-    )
+def _wrong(name: str, what: str, help: str = "take it from the plan: load_checkpoint, or Plan.run") -> LayoutError:
+    return LayoutError(f"`{name}` {what}", code="LP349", name="wrong-tensor", help=help)

@@ -7,15 +7,16 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 
-from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.errors import LayoutError
 from layoutdsl.gemm import checks, ops
 from layoutdsl.gemm.activate import Activate, Function
 from layoutdsl.gemm.align import Align
-from layoutdsl.gemm.holder import ROLES, Collective, Holder, refuse_gradient, refuse_input
+from layoutdsl.gemm.holder import ROLES, Collective, Holder, refuse_input
 from layoutdsl.gemm.matrix import Matrix, matrices
 from layoutdsl.plan import Plan
 
@@ -50,33 +51,41 @@ class MarlinMoE(Holder):
     ):
         """Raises LayoutError where no kernel is for the plan's matrices, or the activation is not for its parts."""
         first, second = _both(plan, specs)
-        _known(activation)
         Activate(activation, first.parts, first.facts.dtype, alpha, limit)
         Align(first.experts)
-        super().__init__(plan, "", device)
+        super().__init__(plan, (first, second), "", device)
         self.first, self.second, self.activation = first, second, activation
-        self.inputs, self.outputs = first.inputs, second.facts.outputs
-        self._alpha, self._limit = alpha, limit
+        self.outputs = second.facts.outputs
+        self._alpha, self._limit = float(alpha), float(limit)
         self._facts, self._dtype = (str(first.facts), str(second.facts)), getattr(torch, first.facts.dtype)
         self._stored = [
             [self._paths[info.name] if info else "" for info in map(matrix.tensor.get, ROLES)]
             for matrix in (first, second)
         ]
-        self._order = next((self._paths[d.tensor] for d in first.duties if d.kind == "gather_input"), "")
         self._reduce = all_reduce if second.has("sum_over_ranks") or plan.ranks.ep > 1 else None
         self.register_buffer("expert_map", _map(plan, device), persistent=False)
+        self.register_load_state_dict_post_hook(_has_its_map)
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
-        refuse_gradient(x)
         refuse_input(x, self._dtype, self.inputs)
+        _refuse_routing(ids, router)
         first, second = ([self.get_buffer(path) if path else None for path in paths] for paths in self._stored)
         order = self.get_buffer(self._order) if self._order else None
+        checks.no_gradient(x, router)
+        checks.one_device(x, *first, *second, order, self.expert_map)
         rows = x.reshape(-1, self.inputs)
         y = ops.moe(
             rows, ids, router, self.expert_map, order, first, second, *self._facts, self.first.experts,
             self.activation, self.first.parts, self._alpha, self._limit,
         ).reshape(*x.shape[:-1], self.outputs)  # fmt: skip
         return y if self._reduce is None else self._reduce(y)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        before = self.expert_map
+        super()._apply(fn, recurse)
+        if self.expert_map is not before:  # it may be one without values: to_empty
+            self.expert_map = _map(self.plan, self.expert_map.device)
+        return self
 
     def extra_repr(self) -> str:
         """What is stored, and what the caller has left to do."""
@@ -89,15 +98,21 @@ class MarlinMoE(Holder):
         return "\n".join(lines)
 
 
-def _known(activation: str) -> None:
-    names = get_args(Function)
-    if activation not in names:
-        raise LayoutError(
-            f"there is no activation `{activation}`",
-            code="LP363",
-            name="no-such-activation",
-            help=did_you_mean(activation, names) or f"activations: {', '.join(names)}",
-        )
+def _has_its_map(module: MarlinMoE, _: Any) -> None:
+    """No state has the map: where loaded tensors took the place of buffers without data, it follows them."""
+    if module.expert_map is not None and module.expert_map.device != module._device:
+        module.expert_map = _map(module.plan, module._device)
+
+
+def _refuse_routing(ids: Any, router: Any) -> None:
+    for name, given in {"ids": ids, "router weights": router}.items():
+        if not checks.is_dense(given):
+            raise LayoutError(
+                f"{name} are a {type(given).__name__} that is no dense tensor",
+                code="LP356",
+                name="wrong-routing",
+                help="ids and router weights are tensors [tokens, top_k] for x [tokens, inputs]",
+            )
 
 
 def _both(plan: Plan, specs: tuple[str, ...]) -> tuple[Matrix, Matrix]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from layoutdsl.codes import code_named
+from layoutdsl.errors import LayoutError
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
 """The dtypes of the caller's activations, and what kernels call them where they are multiplied as they are."""
@@ -53,12 +54,24 @@ class Facts:
     @staticmethod
     @lru_cache(maxsize=4096)
     def of(text: str) -> Facts:
-        """The facts that `str` made a text of."""
-        code, scale, kind, dtype, *rest = text.split()
-        numbers = dict(one.split("=") for one in rest)
-        columns = tuple(Stretch(*map(int, one.split(":"))) for one in numbers.pop("columns").split(",") if one)
-        sizes = {name: int(number) for name, number in numbers.items()}
-        return Facts(code, scale, kind, dtype, columns=columns, **sizes)
+        """The facts that `str` made a text of. LayoutError where it is none of these."""
+        try:
+            code, scale, kind, dtype, *rest = text.split()
+            numbers = dict(one.split("=") for one in rest)
+            columns = tuple(Stretch(*map(int, one.split(":"))) for one in numbers.pop("columns").split(",") if one)
+            sizes = {name: int(number) for name, number in numbers.items()}
+            facts = Facts(code, scale, kind, dtype, columns=columns, **sizes)
+        except (ValueError, KeyError, TypeError):
+            facts = None
+        if facts is None or facts.align < 1:
+            raise LayoutError(
+                f"these are no facts of a matrix: {text[:200]!r}",
+                code="LP358",
+                name="no-facts",
+                help="expected a text like `u4b8 float16 f16 float16 group=64 n=256 k=384 front=0 valid=380 "
+                "columns=0:100,128:100`: str() of the facts of a Matrix (layoutdsl.gemm.matrix)",
+            )
+        return facts
 
     def __str__(self) -> str:
         numbers = " ".join(f"{name}={getattr(self, name)}" for name in ("group", "n", "k", "front", "valid"))

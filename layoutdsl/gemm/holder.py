@@ -1,13 +1,19 @@
-"""A torch module whose buffers are a plan's outputs: filled from a checkpoint, changed in place, kept as they are."""
+"""A torch module whose buffers are a plan's outputs: filled from a checkpoint, changed in place, kept as they are.
+
+Its state also says of what plan it is, as an extra state in torch's sense, and is refused by a module of a plan that
+stores something else. A state without that word, such as the plain outputs of `Plan.run`, is taken as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from layoutdsl.errors import LayoutError
+from layoutdsl.gemm import checks
+from layoutdsl.gemm.matrix import Matrix, stored_as
 from layoutdsl.plan import Plan
 
 if TYPE_CHECKING:
@@ -29,14 +35,17 @@ class Holder(torch.nn.Module):
 
     plan: Plan
 
-    def __init__(self, plan: Plan, prefix: str, device: torch.device | str | None):
+    def __init__(self, plan: Plan, matrices: tuple[Matrix, ...], prefix: str, device: torch.device | str | None):
         super().__init__()
         self.plan = plan
+        self.inputs = matrices[0].inputs
+        self._says = stored_as(plan, matrices)
         self._paths = {info.name: info.name.removeprefix(prefix) for info in plan.outputs}
         for info in plan.outputs:
             tensor = torch.zeros(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device=device)
             _place(self, self._paths[info.name], tensor)
-        self.register_load_state_dict_pre_hook(_keeps_dtypes)
+        self._order = next((self._paths[d.tensor] for d in matrices[0].duties if d.kind == "gather_input"), "")
+        self.register_load_state_dict_pre_hook(_takes)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -46,22 +55,45 @@ class Holder(torch.nn.Module):
     def load_checkpoint(self, tensors: Mapping[str, Given], *, backend: str = "torch") -> Self:
         """Convert a checkpoint's tensors, named as in `plan.input`, into the buffers, whose storage stays. Those on
         other devices are copied to the module's first. Raises LayoutError as Plan.run does."""
-        out = self.tensors
-        moved = {name: self._here(given) for name, given in tensors.items()}
-        self.plan.run(moved, backend=backend, out=out)
+        self._refuse_meta()
+        if isinstance(tensors, Mapping):
+            tensors = {name: self._here(given) for name, given in tensors.items()}
+        self.plan.run(tensors, backend=backend, out=self.tensors)
         return self
 
     def update(self, name: str, tensor: Given, *, expert: int | None = None, backend: str = "torch") -> Applied:
         """Write what follows from one tensor of the checkpoint, or from that of one expert, into the buffers, whose
         storage stays; see Plan.update. One that needs others beside it is refused: give these to `updates()`."""
+        self._refuse_meta()
         return self.plan.update(self.tensors, name, self._here(tensor), expert=expert, backend=backend)
 
     def updates(self, *, backend: str = "torch") -> Updates:
         """The buffers as what takes tensors of a checkpoint one by one, in any order; see Plan.updates."""
+        self._refuse_meta()
         return self.plan.updates(self.tensors, backend=backend)
 
+    def get_extra_state(self) -> torch.Tensor:
+        """What is stored, as the bytes of a text: a tensor, so that files of tensors can hold it."""
+        return torch.tensor(list(self._says.encode()), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """Nothing is left to do: what the state says is compared before anything of it is loaded."""
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self.tensors.values())).device
+
+    def _refuse_meta(self) -> None:
+        if self._device.type == "meta":
+            raise LayoutError(
+                "the module stands on meta, where it has no data: nothing can be loaded into it",
+                code="LP343",
+                name="no-such-device",
+                help="call .to_empty(device=) on it first, or make it on a device",
+            )
+
     def _here(self, given: Any) -> Any:
-        device = next(iter(self.tensors.values())).device
+        device = self._device
         if isinstance(given, list | tuple):
             return [one.to(device) if isinstance(one, torch.Tensor) else one for one in given]
         return given.to(device) if isinstance(given, torch.Tensor) else given
@@ -91,9 +123,9 @@ def _place(module: torch.nn.Module, path: str, tensor: torch.Tensor) -> None:
     module.register_buffer(name, tensor)
 
 
-def _keeps_dtypes(
-    module: torch.nn.Module,
-    state: Mapping[str, Any],
+def _takes(
+    module: Holder,
+    state: MutableMapping[str, Any],
     prefix: str,
     metadata: Any,
     strict: bool,
@@ -101,30 +133,46 @@ def _keeps_dtypes(
     unexpected: list[str],
     errors: list[str],
 ) -> None:
-    """Values that a copy would convert are refused: a scale of another dtype is stored times another power of two."""
+    """What is loaded is of a plan that stores the same, is not converted, and has an order that stays within x."""
+    said = _text(state.setdefault(f"{prefix}_extra_state", module.get_extra_state()))
+    if said != module._says:
+        errors.append(
+            f"the state of {f'`{prefix[:-1]}`' if prefix else 'the module'} was made by another plan: found `{said}`, "
+            f"expected `{module._says}`; give the checkpoint to load_checkpoint, or build the module from the plan "
+            "of the state"
+        )
     for name, buffer in module.named_buffers():
         given = state.get(prefix + name)
         if isinstance(given, torch.Tensor) and given.dtype != buffer.dtype:
+            # A scale of another dtype is stored times another power of two.
             errors.append(f"`{prefix}{name}` is {given.dtype}, expected {buffer.dtype}: it was made by another plan")
+    order = state.get(prefix + module._order) if module._order else None
+    if isinstance(order, torch.Tensor) and order.numel() and not order.is_meta:
+        least, most = (int(bound) for bound in order.aminmax())
+        if least < 0 or most >= module.inputs:
+            errors.append(
+                f"`{prefix}{module._order}` takes inputs {least} to {most}, expected 0 to {module.inputs - 1}: "
+                "it was made by another plan"
+            )
 
 
-def refuse_gradient(x: torch.Tensor) -> None:
-    """LayoutError where x wants a gradient, which quantized weights do not give."""
-    if x.requires_grad and torch.is_grad_enabled():
-        raise LayoutError(
-            "x requires a gradient, GEMMs on quantized weights have no backward",
-            code="LP355",
-            name="no-backward",
-            help="call the module under torch.no_grad() or torch.inference_mode()",
-        )
+def _text(given: Any) -> str:
+    """What an extra state says; nothing where it is none of ours."""
+    if not isinstance(given, torch.Tensor) or given.dtype != torch.uint8 or given.is_meta:
+        return ""
+    return bytes(given.flatten().tolist()).decode(errors="replace")
 
 
-def refuse_input(x: torch.Tensor, dtype: torch.dtype, inputs: int) -> None:
+def refuse_input(x: Any, dtype: torch.dtype, inputs: int) -> None:
     """LayoutError where x is not [..., inputs] of that dtype."""
-    if x.dtype != dtype or not x.ndim or x.shape[-1] != inputs:
+    wrong = None
+    if not checks.is_dense(x):
+        wrong = f"a {type(x).__name__} that is no dense tensor"
+    elif x.dtype != dtype or not x.ndim or x.shape[-1] != inputs:
+        wrong = f"{str(x.dtype).removeprefix('torch.')} of shape {list(x.shape)}"
+    if wrong is not None:
         raise LayoutError(
-            f"x is {str(x.dtype).removeprefix('torch.')} of shape {list(x.shape)}, expected "
-            f"{str(dtype).removeprefix('torch.')} of shape [..., {inputs}]",
+            f"x is {wrong}, expected {str(dtype).removeprefix('torch.')} of shape [..., {inputs}]",
             code="LP342",
             name="wrong-input",
             help="the dtype is the plan's parameter `dtype`; the inputs are those of this rank, as its extents say",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from layoutdsl.errors import LayoutError
+
 _BITS = {"u4b8": 4, "u4": 4, "u8b128": 8, "u8": 8, "e4m3": 8, "e2m1": 4}
 _ELEMENT = {"f16": 2, "bf16": 2, "s8": 1, "e4m3": 1}
 _SCALE_BYTES = {"channel": 0, "group": 2, "e8m0": 1, "s0e5m3": 1}
@@ -38,6 +40,17 @@ class Instance:
     stages: int = 4
     rows: str = "dense"
     result: str = ""
+
+    def __post_init__(self) -> None:
+        known = {"code": _BITS, "kind": _ELEMENT, "scale": _SCALE_BYTES, "rows": ("dense", "experts")}
+        for field, names in known.items():
+            if getattr(self, field) not in names:
+                raise _no_kernel(f"`{field}` {getattr(self, field)!r}", f"it is one of {', '.join(names)}")
+        least = 0 if self.scale == "channel" else 1
+        if self.group < least:
+            raise _no_kernel(f"groups of {self.group} inputs", "a scale of several inputs says of how many")
+        if min(self.m, self.n, self.k, self.depth, self.stages) < 1:
+            raise _no_kernel(f"a tile of {self.m} x {self.n} x {self.k}", "data/gemm.yaml has those that are used")
 
     @property
     def name(self) -> str:
@@ -80,3 +93,7 @@ class Instance:
             "}\n"
             "}  // namespace ld\n"
         )
+
+
+def _no_kernel(what: str, help: str) -> LayoutError:
+    return LayoutError(f"there is no kernel with {what}", code="LP344", name="no-kernel", help=help)

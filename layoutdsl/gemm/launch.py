@@ -2,13 +2,15 @@
 
     y = gemm(x, Stored(weight, scale), facts)
 
-On a GPU the kernels run on torch's current stream, with nothing read back, so a CUDA graph may capture them once they
-have run outside. Tensors on the CPU go through the host runner, which checks every access and is slow: for tests.
+On a GPU the kernels run on torch's current stream, with nothing read back, so a CUDA graph may capture them once the
+same kernels have run outside: with as many rows, for other numbers may take others. Tensors on the CPU go through the
+host runner, which checks every access and is slow: for tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Protocol
@@ -51,8 +53,9 @@ class Inputs:
         """x itself, a copy that kernels can read, or x in 8 bits, with zeros for the padded inputs."""
         if facts.kind not in MAKES:
             return Inputs(*readable(x, facts.front))
-        # The kernel that quantizes reads whole chunks.
-        rows, front = readable(torch.nn.functional.pad(x, (0, -x.shape[1] % CHUNK)), facts.front)
+        rows, front = readable(x, facts.front)
+        if rows.shape[1] % CHUNK:  # the kernel that quantizes reads whole chunks
+            rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % CHUNK))
         made = MAKES[facts.kind]
         codes = torch.empty((len(x), facts.k), dtype=getattr(torch, made), device=x.device)
         scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
@@ -176,18 +179,30 @@ _COLUMNS: dict[tuple[Facts, torch.device], torch.Tensor] = {}
 
 def columns_of(facts: Facts, device: torch.device) -> torch.Tensor:
     """int32 [n]: which of the caller's outputs each stored one is, or -1. Made once; LayoutError where that would be
-    while a CUDA stream is captured."""
+    while the device's current stream is captured."""
     found = _COLUMNS.get((facts, device))
     if found is None:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if captures(device):
             raise LayoutError(
                 "a GEMM is captured that has never run",
                 code="LP348",
                 name="captured-cold",
                 help="run it once before the capture: kernels are compiled and tables made by the first call",
             )
-        found = _COLUMNS[facts, device] = torch.tensor(facts.places(), dtype=torch.int32, device=device)
+        # It stays for ever, so it must not lie in a graph's own pool of memory, in which the first call of a layer that
+        # torch.compile(mode="reduce-overhead") made may be. Such a pool is one thread's: another allocates outside.
+        with ThreadPoolExecutor(1) as apart:
+            made = apart.submit(torch.tensor, facts.places(), dtype=torch.int32, device=device)
+            found = _COLUMNS[facts, device] = made.result()
     return found
+
+
+def captures(device: torch.device) -> bool:
+    """Whether a CUDA graph is made of what is launched there now."""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 @cache

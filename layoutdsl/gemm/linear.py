@@ -11,7 +11,7 @@ import torch
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.gemm import checks, ops
-from layoutdsl.gemm.holder import ROLES, Collective, Holder, refuse_gradient, refuse_input
+from layoutdsl.gemm.holder import ROLES, Collective, Holder, refuse_input
 from layoutdsl.gemm.matrix import Matrix, matrices
 from layoutdsl.plan import Plan
 
@@ -43,24 +43,24 @@ class MarlinLinear(Holder):
         """Raises LayoutError where no kernel is for the plan's matrix."""
         matrix = _only(plan, specs)
         checks.facts_fit(matrix.facts)
-        super().__init__(plan, f"{matrix.name}.", device)
-        self.matrix = matrix
-        self.inputs, self.outputs = matrix.inputs, matrix.facts.outputs
+        super().__init__(plan, (matrix,), f"{matrix.name}.", device)
+        self.matrix, self.outputs = matrix, matrix.facts.outputs
         self._facts, self._dtype = str(matrix.facts), getattr(torch, matrix.facts.dtype)
         self._valid = matrix.facts.valid
         self._tensors = [self._paths[info.name] if info else "" for info in map(matrix.tensor.get, ROLES)]
-        self._order = next((self._paths[d.tensor] for d in matrix.duties if d.kind == "gather_input"), "")
         self._gather = all_gather if self._order and matrix.facts.valid < matrix.inputs else None
         self._reduce = all_reduce if matrix.has("sum_over_ranks") else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        refuse_gradient(x)
         if self._gather is not None:
             x = self._gather(x)
         refuse_input(x, self._dtype, self.inputs)
-        rows = x.reshape(-1, self.inputs)
-        rows = rows.index_select(1, getattr(self, self._order)) if self._order else rows[:, : self._valid]
         tensors = [getattr(self, path) if path else None for path in self._tensors]
+        order = getattr(self, self._order) if self._order else None
+        checks.no_gradient(x)
+        checks.one_device(x, *tensors, order)
+        rows = x.reshape(-1, self.inputs)
+        rows = rows[:, : self._valid] if order is None else rows.index_select(1, order)
         y = ops.gemm(rows, *tensors, self._facts).reshape(*x.shape[:-1], self.outputs)
         return y if self._reduce is None else self._reduce(y)
 

@@ -119,8 +119,31 @@ def matrices(plan: Plan, specs: tuple[str, ...] = ()) -> tuple[str, ...]:
     return tuple(name for name, _ in plan.groups)
 
 
+def stored_as(plan: Plan, of: tuple[Matrix, ...]) -> str:
+    """What the plan's tensors hold, in a line: what kernels have to know of them, and which slice it is of what. Plans
+    of which it is equal store the same bytes for the same weights, whatever the checkpoint was."""
+    facts = [f"{one.facts} parts={one.parts}" for one in of]
+    slices = [
+        f"{at.role}{at.part and f'.{at.part}'}={at.start}:{at.start + at.length}/{at.size}"
+        for one in of
+        for at in plan.extents
+        if at.matrix == one.name
+    ]
+    total, start, count = plan.experts
+    held = plan.slots or f"{start}:{start + count}"
+    experts = [f"experts={held}/{total}".replace(" ", "")] if total else []
+    return " ".join((*facts, *slices, *experts))
+
+
 def _activations(plan: Plan, specs: tuple[str, ...]) -> str:
     """What the kernels that read this plan's outputs multiply; LayoutError where there are none."""
+    if not isinstance(plan, Plan):
+        raise LayoutError(
+            f"this is a {type(plan).__name__}, expected a Plan",
+            code="LP340",
+            name="no-gemm",
+            help="compile_plan(...) makes one, Plan.from_json reads one",
+        )
     spec = recall(plan.target.spec, plan.target.digest, specs)
     if isinstance(spec, Kernel):
         for name, activations in READS.items():

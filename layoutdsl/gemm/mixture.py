@@ -73,6 +73,7 @@ def mixture(
     x [tokens, inputs] 16-bit floats; ids [tokens, top_k] int32 or int64, and what is none of the experts' counts as
     another rank's; router [tokens, top_k] float32. A token without an expert here is zeros.
     """
+    function = Activate(activation.function, activation.parts, first.dtype, activation.alpha, activation.limit)
     _all_fit(x, ids, router, experts, first, second, activation.parts)
     tokens, top_k = ids.shape
     y = torch.empty((tokens, second.outputs), dtype=x.dtype, device=x.device)
@@ -81,7 +82,6 @@ def mixture(
     launcher = launcher or launcher_of(x.device)
     processors = multiprocessors or multiprocessors_of(x.device)
     pairs = _Pairs.aligned(launcher, ids, experts, _choice(first, ids.numel(), experts.count, processors).tile.m)
-    function = Activate(activation.function, activation.parts, first.dtype, activation.alpha, activation.limit)
 
     def product(a: Inputs, stored: Stored, facts: Facts, per_row: int, by: torch.Tensor | None) -> torch.Tensor:
         choice = _choice(facts, ids.numel(), experts.count, processors)

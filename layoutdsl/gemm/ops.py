@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from layoutdsl.gemm import launch
+from layoutdsl.gemm import checks, launch
 from layoutdsl.gemm.checks import Stored
 from layoutdsl.gemm.facts import Facts
 from layoutdsl.gemm.mixture import Activation, Experts, mixture
@@ -35,6 +35,7 @@ def _gemm(
     bias: torch.Tensor | None,
     facts: str,
 ) -> torch.Tensor:
+    checks.no_gradient(x, scale, global_scale, bias)
     return launch.gemm(x, Stored(weight, scale, zero_point, global_scale, bias), Facts.of(facts))
 
 
@@ -48,7 +49,9 @@ def _gemm_shape(
     bias: torch.Tensor | None,
     facts: str,
 ) -> torch.Tensor:
-    return x.new_empty((x.shape[0], Facts.of(facts).outputs))
+    checks.one_device(x, weight, scale, zero_point, global_scale, bias)
+    checks.no_gradient(x, scale, global_scale, bias)
+    return x.new_empty((x.shape[0], _checked(facts).outputs))
 
 
 torch.library.define(
@@ -76,9 +79,10 @@ def _moe(
     alpha: float,
     limit: float,
 ) -> torch.Tensor:
+    checks.no_gradient(x, router, *first, *second)
     held = Experts(experts, Stored(*first), Stored(*second), expert_map, order)  # pyright: ignore[reportArgumentType]
     between = Activation(activation, parts, alpha, limit)  # pyright: ignore[reportArgumentType]
-    return mixture(x, ids, router, held, Facts.of(first_facts), Facts.of(second_facts), between)
+    return mixture(x, ids, router, held, _checked(first_facts), _checked(second_facts), between)
 
 
 @torch.library.register_fake("layoutdsl::moe")
@@ -98,7 +102,15 @@ def _moe_shape(
     alpha: float,
     limit: float,
 ) -> torch.Tensor:
-    return x.new_empty((x.shape[0], Facts.of(second_facts).outputs))
+    checks.one_device(x, ids, router, expert_map, order, *first, *second)
+    checks.no_gradient(x, router, *first, *second)
+    return x.new_empty((x.shape[0], _checked(second_facts).outputs))
+
+
+def _checked(text: str) -> Facts:
+    facts = Facts.of(text)
+    checks.facts_fit(facts)
+    return facts
 
 
 gemm = torch.ops.layoutdsl.gemm.default

@@ -88,6 +88,7 @@ def quantizer(dtype: str, code: str, columns: int) -> Quantizer:
             f"rows of {columns} columns are not quantized: they have a multiple of {ELEMENTS}, at most {MOST_COLUMNS}",
             code="LP346",
             name="columns-not-quantized",
+            help="split the inputs among ranks, or take a kernel spec with 16-bit activations",
         )
     return Quantizer(dtype, code, columns)
 

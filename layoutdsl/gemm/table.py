@@ -82,6 +82,11 @@ class Table(_Strict):
         missing = {"4x16", "8x16", "4x8", "8x8"} - set(self.tiles)
         if missing:
             raise ValueError(f"there are no tiles for {', '.join(sorted(missing))}")
+        for width in sorted(set(WIDTHS.values())):
+            heights = {tuple((row.rows, row.tiles[0].m) for row in self.tiles[f"{bits}x{width}"]) for bits in (4, 8)}
+            if len(heights) > 1:
+                # Of a mixture of experts, whose rows are sorted once for both matrices.
+                raise ValueError(f"4x{width} and 8x{width} differ in `rows`, or in m for as many")
         return self
 
 
@@ -107,12 +112,22 @@ def read(file: Path) -> Table:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(step) for step in first["loc"])
         raise LayoutError(
-            f"{file.name} is no table of tiles: {place or 'text'}: {first['msg']}", code="LP357", name="not-a-table"
+            f"{file.name} is no table of tiles: {place or 'text'}: {first['msg']}",
+            code="LP357",
+            name="not-a-table",
+            help="the comment at its top says what a table is; the one that came with the package is whole",
         ) from None
 
 
 def rows_of(code: str, kind: str) -> tuple[Row, ...]:
-    """The table for weights and activations of so many bits."""
+    """The table for weights and activations of so many bits; LayoutError for activations that are not multiplied."""
+    if kind not in WIDTHS:
+        raise LayoutError(
+            f"no tensor core multiplies activations of {kind}",
+            code="LP344",
+            name="no-kernel",
+            help=f"they are {', '.join(WIDTHS)}",
+        )
     return shipped().tiles[f"{code_named(code).bits}x{WIDTHS[kind]}"]  # pyright: ignore[reportArgumentType]
 
 
@@ -125,6 +140,13 @@ def tiles(code: str, kind: str) -> tuple[Tile, ...]:
 def choose(code: str, kind: str, *, rows: int, n: int, k: int, multiprocessors: int, copies: int = 1) -> Choice:
     """For so many rows of activations and a matrix stored n x k, on a GPU of so many multiprocessors; for `copies` of
     them, as many experts have. What is stored says nothing of m: it is the same for all matrices of a code."""
+    if min(rows, multiprocessors, copies) < 1:
+        raise LayoutError(
+            f"a tile for {rows} rows of {copies} matrices on {multiprocessors} multiprocessors",
+            code="LP342",
+            name="wrong-input",
+            help="there is at least one of each; a product of no rows needs no kernel",
+        )
     table = shipped()
     of = next(row for row in rows_of(code, kind) if row.rows is None or rows <= row.rows)
     for tile in of.tiles:

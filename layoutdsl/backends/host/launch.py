@@ -20,13 +20,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from numbers import Integral
 from typing import Any, Protocol
 
 from layoutdsl.backends.host import build as host_build
 from layoutdsl.backends.host import interface as host_interface
 from layoutdsl.backends.host.counters import Counters
 from layoutdsl.backends.host.interface import COPYING, FAULTS, ORDERS
-from layoutdsl.errors import LayoutError
+from layoutdsl.errors import LayoutError, did_you_mean
 
 WARP, MOST_THREADS, MOST_SHARED, MOST_BLOCKS = 32, 1024, 227 << 10, 2**31 - 1
 
@@ -62,6 +63,15 @@ class Kernel(Protocol):
     def shared(self) -> int: ...
 
 
+def _wrong_launch(what: str, help: str) -> LayoutError:
+    return LayoutError(what, code="LP302", name="wrong-launch", help=help)
+
+
+def _check_named(what: str, name: str, names: Iterable[str]) -> None:
+    if name not in names:
+        raise _wrong_launch(f"there is no {what} {name!r}", did_you_mean(name, names) or f"take {', '.join(names)}")
+
+
 @dataclass(frozen=True)
 class Schedule:
     """In which order threads run. A correct kernel gives the same in all of them.
@@ -77,6 +87,14 @@ class Schedule:
     resident: int = 1
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _check_named("order", self.order, ORDERS)
+        _check_named("way of copying", self.copying, COPYING)
+        if not isinstance(self.resident, Integral) or not 0 < self.resident <= MOST_BLOCKS:
+            raise _wrong_launch(f"{self.resident!r} blocks side by side", f"1 to {MOST_BLOCKS} blocks are resident")
+        if not isinstance(self.seed, Integral) or not 0 <= self.seed < 1 << 64:
+            raise _wrong_launch(f"{self.seed!r} is no seed", "a seed is a number from 0 on, below 2^64")
+
 
 FORWARD = Schedule()
 
@@ -90,6 +108,7 @@ class Launcher:
     """Launches kernels one after the other; `counters` sums up what each of them, by name, did."""
 
     def __init__(self, schedule: Schedule = FORWARD, build: str = "plain"):
+        _check_named("build", build, host_build.BUILDS)
         self.schedule = schedule
         self.build = build
         self.counters: dict[str, Counters] = {}
@@ -105,7 +124,7 @@ class Launcher:
         self._add(name, tensor, 1)
 
     def _add(self, name: str, tensor: Any, writable: int) -> None:
-        start, size = _stretch(tensor)
+        start, size = _stretch(name, tensor)
         known = self._buffers.get((start, size))
         if size and (known is None or writable > known.writable):
             self._buffers[start, size] = _Buffer(start, size, name, writable, tensor)
@@ -113,6 +132,7 @@ class Launcher:
 
     def launch(self, kernel: Kernel, grid: int, arguments: Sequence[int]) -> None:
         """Run `grid` blocks to their end. Every argument is an 8-byte integer: an address or a number."""
+        numbers = [_eight_bytes(at, value) for at, value in enumerate(arguments)]
         loaded = _loaded(kernel.name, kernel.source, self.build)
         _check_launch(kernel, grid, arguments, loaded)
         if self._table is None:
@@ -120,7 +140,7 @@ class Launcher:
         schedule = self.schedule
         request = host_interface.Request(
             entry=loaded.entry,
-            arguments=(ctypes.c_uint64 * len(arguments))(*(int(value) & 2**64 - 1 for value in arguments)),
+            arguments=(ctypes.c_uint64 * len(numbers))(*numbers),
             buffers=self._table,
             buffer_count=len(self._table),
             seed=schedule.seed,
@@ -153,13 +173,14 @@ class _Buffer:
     held: Any
 
 
-def _stretch(tensor: Any) -> tuple[int, int]:
+def _stretch(name: str, tensor: Any) -> tuple[int, int]:
     """Address and bytes of a torch tensor or a numpy array."""
-    if hasattr(tensor, "data_ptr"):
-        assert tensor.is_contiguous()
-        return tensor.data_ptr(), tensor.nbytes
-    assert tensor.flags.c_contiguous
-    return tensor.ctypes.data, tensor.nbytes
+    torch_one = hasattr(tensor, "data_ptr")
+    if not torch_one and not hasattr(tensor, "ctypes"):
+        raise _wrong_launch(f"`{name}` is a {type(tensor).__name__}", "name a torch tensor or a numpy array")
+    if not (tensor.is_contiguous() if torch_one else tensor.flags.c_contiguous):
+        raise _wrong_launch(f"`{name}` is not contiguous", "name the tensor that it is a part of, or its .contiguous()")
+    return tensor.data_ptr() if torch_one else tensor.ctypes.data, tensor.nbytes
 
 
 def _apart(buffers: Iterable[_Buffer]) -> ctypes.Array[host_interface.Buffer]:
@@ -180,11 +201,19 @@ def _loaded(name: str, source: str, build: str) -> host_interface.Loaded:
     try:
         return host_interface.Loaded(host_build.loadable(source, build), name)
     except AttributeError:
-        raise LayoutError(
+        raise _wrong_launch(
             f"kernel `{name}` is not in its source: no line of it begins with `LD_KERNEL({name},`",
-            code="LP302",
-            name="wrong-launch",
+            "name the kernel as its source does",
         ) from None
+
+
+def _eight_bytes(at: int, value: Any) -> int:
+    if hasattr(value, "data_ptr") or not hasattr(value, "__index__"):
+        raise _wrong_launch(
+            f"argument {at} is of type {type(value).__name__}",
+            "an argument is an integer: tensor.data_ptr() of a tensor, a number that is not whole by its bits",
+        )
+    return int(value) & 2**64 - 1
 
 
 def _check_launch(kernel: Kernel, grid: int, arguments: Sequence[int], loaded: host_interface.Loaded) -> None:
@@ -200,7 +229,7 @@ def _check_launch(kernel: Kernel, grid: int, arguments: Sequence[int], loaded: h
     elif len(arguments) != loaded.parameters:
         wrong = f"{len(arguments)} arguments: it has {loaded.parameters} parameters"
     if wrong is not None:
-        raise LayoutError(f"kernel `{kernel.name}` launched with {wrong}", code="LP302", name="wrong-launch")
+        raise _wrong_launch(f"kernel `{kernel.name}` launched with {wrong}", "launch it as LD_KERNEL and GPUs have it")
 
 
 def _refusal(kernel: Kernel, result: host_interface.Result) -> LayoutError:
