@@ -142,7 +142,7 @@ def test_of_several_tensors_at_once_none_is_applied_where_one_is_refused():
     some["w2.weight_scale"].view(torch.uint8).view(-1)[-1] = 0x7F
     with pytest.raises(LayoutError, match="NaN"):
         updates.update_all(some, expert=0)
-    with pytest.raises(LayoutError, match="`w2.scale`"):
+    with pytest.raises(LayoutError, match=r"`w2\.scale`"):
         updates.update_all(some | {"w2.scale": some["w2.weight"]}, expert=0)
     assert bytes_of(updates) == before and updates.pending == ()
 

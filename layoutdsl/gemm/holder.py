@@ -64,8 +64,16 @@ class Holder(torch.nn.Module):
     def update(self, name: str, tensor: Given, *, expert: int | None = None, backend: str = "torch") -> Applied:
         """Write what follows from one tensor of the checkpoint, or from that of one expert, into the buffers, whose
         storage stays; see Plan.update. One that needs others beside it is refused: give these to `updates()`."""
+        return self.update_all({name: tensor}, expert=expert, backend=backend)
+
+    def update_all(
+        self, tensors: Mapping[str, Given], *, expert: int | None = None, backend: str = "torch"
+    ) -> Applied:
+        """The same for several tensors, or those of one expert, at once: what each needs may be among them; see
+        Plan.update_all."""
         self._refuse_meta()
-        return self.plan.update(self.tensors, name, self._here(tensor), expert=expert, backend=backend)
+        here = {name: self._here(tensor) for name, tensor in tensors.items()}
+        return self.plan.update_all(self.tensors, here, expert=expert, backend=backend)
 
     def updates(self, *, backend: str = "torch") -> Updates:
         """The buffers as what takes tensors of a checkpoint one by one, in any order; see Plan.updates."""
