@@ -131,7 +131,7 @@ def test_every_rule_has_a_bad_and_a_good_spec(rule: Rule) -> None:
 if __name__ == "__main__":
     for path in sorted(BAD.glob("*.yaml")):
         before = ""
-        while (text := path.read_text(encoding="utf-8")) != before:  # the lines that a report names move with its length
+        while (text := path.read_text(encoding="utf-8")) != before:  # lines move with the length of the report
             head = "".join(f"# {line}".rstrip() + "\n" for line in report_of(path).split("\n"))
             before = text
             path.write_text(head + split(path)[1], encoding="utf-8")

@@ -2,8 +2,8 @@
 
 ## Why is this bad
 
-Each entry of `try` is a proof. A second one of the same sizes proves nothing new, and mostly it was meant to be another:
-a copied line in which a size or a parameter was not changed.
+Each entry of `try` is a proof. A second one of the same sizes proves nothing new, and mostly it was meant to be
+another: a copied line in which a size or a parameter was not changed.
 
 ## Example
 
@@ -31,5 +31,8 @@ def check(subject: Subject) -> Iterator[Found]:
     for at, entry in enumerate(entries):
         first = entries.index(entry)
         if first < at:
-            line = subject.tree.span(("try", first)).line
-            yield Found(f"these sizes are tried in line {line} already", ("try", at), help="change a size, or remove it")
+            yield Found(
+                f"entry {at + 1} of `try` is the same as entry {first + 1}",
+                ("try", at),
+                help="change a size or a parameter, or remove it",
+            )
