@@ -198,7 +198,9 @@ def test_several_folders_of_specs(run: Any, mine: Path, tmp_path: Path) -> None:
     [
         ('[tool.layoutdsl]\nspecs = "formats"\n', "[tool.layoutdsl] specs must be a list of folders"),
         ("[tool.layoutdsl]\nspecs = [1]\n", "[tool.layoutdsl] specs must be a list of folders"),
-        ("[tool]\nlayoutdsl = 3\n", "[tool.layoutdsl] specs must be a list of folders"),
+        ("[tool]\nlayoutdsl = 3\n", "[tool.layoutdsl] must be a table"),
+        ("[tool.layoutdsl]\n\nspec = []\n", ":3: [tool.layoutdsl] has no key `spec`: did you mean `specs`?"),
+        ("[tool.layoutdsl]\ncolour = 1\n", ":2: [tool.layoutdsl] has no key `colour`: its keys are specs, lint"),
         ("[tool.layoutdsl\n", "cannot be read"),
     ],
 )
