@@ -224,7 +224,7 @@ def test_lint(run: Any, mine: Path) -> None:
     assert (done.status, done.err) == (1, "")
     assert done.out == (
         f"LD006 unquoted-float: `1.0` reads as a floating-point number\n --> {bad}:1:10\n  |\n1 | version: 1.0\n"
-        '  |          ^^^\n  = help: quote it: "1.0"\n\n1 finding in 2 files\n'
+        '  |          ^^^\n  = help: quote it: "1.0"\n  = see: docs/rules.md#ld006\n\n1 finding in 2 files\n'
     )
 
 

@@ -1,7 +1,7 @@
 """Which findings are wanted: codes, beginnings of codes and names, of which the longest that fits a finding decides.
 
-    >>> wanted = Selection.of(select=["LD2", "LD3"], ignore=["LD203"])
-    >>> wanted.has("LD201"), wanted.has("LD203"), wanted.has("LD904")
+    >>> wanted = Selection.of(select=["LD1", "LD3"], ignore=["LD303"])
+    >>> wanted.has("LD302"), wanted.has("LD303"), wanted.has("LD904")
     (True, False, False)
 """
 
