@@ -1,4 +1,4 @@
-"""Public reports that a spec could have stated wrongly, and what lint says of that spec: fixtures/reports_in_specs.yaml.
+"""Public reports that a spec could have stated wrongly, and what lint says of it: fixtures/reports_in_specs.yaml.
 
 The reports of the bad specs themselves are exact in tests/test_rules.py and tests/test_source.py.
 """
@@ -50,7 +50,10 @@ def test_bad_specs_name_only_reports_that_are_listed() -> None:
 
 def test_scales_in_the_order_of_another_extent_are_said_to_be_read_as_others() -> None:
     (first,) = re.findall(r"^# LD406 .*$", text_of("ld406_order_of_another_extent"), re.MULTILINE)
-    assert "the scale of group 3, output 17 of `gate` would stand where the kernel reads group 3, output 40 of `gate`" in first
+    assert (
+        "the scale of group 3, output 17 of `gate` would stand where the kernel reads group 3, output 40 of `gate`"
+        in first
+    )
     where = re.search(r"as (\d+) more of its (\d+) scales would", first)
     assert where is not None
     # 62 of every 64 scales move: each of 64 outputs goes from place 8 i + j to one of an order of 32, all but two.

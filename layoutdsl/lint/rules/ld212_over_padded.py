@@ -3,8 +3,8 @@
 ## Why is this bad
 
 Padding is bytes that every rank stores and reads: intermediate features padded from 192 to 256 are a third more. Which
-tiles a kernel takes is a fact about it, so a rule of thumb, such as multiples of 256, must not stand there. A build that
-has fewer tiles says so by naming the other one as its `base`.
+tiles a kernel takes is a fact about it, so a rule of thumb, such as multiples of 256, must not stand there. A build
+that has fewer tiles says so by naming the other one as its `base`.
 
 ## Example
 

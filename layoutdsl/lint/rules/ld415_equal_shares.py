@@ -2,9 +2,9 @@
 
 ## Why is this bad
 
-A fused matrix has a scale for each of its parts, and parts need not be equally wide: of 4096 queries, 1024 keys and 1024
-values a third each gives half of the queries the scale of the keys. A digit that divides n cannot know where parts end;
-`p` counts them, and takes their widths from the module.
+A fused matrix has a scale for each of its parts, and parts need not be equally wide: of 4096 queries, 1024 keys and
+1024 values a third each gives half of the queries the scale of the keys. A digit that divides n cannot know where
+parts end; `p` counts them, and takes their widths from the module.
 
 ## Example
 
@@ -37,7 +37,8 @@ def check(subject: Subject) -> Iterator[Found]:
             for digit in axis.digits if axis.axis == "n" and one.tensor.role in _FACTORS else ():
                 if digit.size is not None and any(name == "n" for name, _, _ in digit.size.names()):
                     yield Found(
-                        f"`{one.key}` deals its elements over equal shares of n, and fused parts need not be equally wide",
+                        f"`{one.key}` deals its elements over equal shares of n, and fused parts need not be "
+                        "equally wide",
                         one.path("split"),
                         within=(digit.start, digit.end),
                         help="write `p`: it has one for each part, as wide as the module says",

@@ -2,9 +2,9 @@
 
 ## Why is this bad
 
-Symmetric quantizers put zero in the middle: code 8 of 16, or 7 where the last one stays unused. Another bias shifts every
-weight by whole steps, which no shape and no checksum shows. Where zero points vary they are a tensor of their own, and
-the code has none.
+Symmetric quantizers put zero in the middle: code 8 of 16, or 7 where the last one stays unused. Another bias shifts
+every weight by whole steps, which no shape and no checksum shows. Where zero points vary they are a tensor of their
+own, and the code has none.
 
 ## Example
 

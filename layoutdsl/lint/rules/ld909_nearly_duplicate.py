@@ -2,9 +2,9 @@
 
 ## Why is this bad
 
-Formats that agree in the codes, the scales and all but one order are mostly copies in which a digit slipped: zero points
-in the order of scales and not in that of a word, scales of several groups in the order of one. Where a kernel does read
-the same tensors another way, it is another build of the first, which can be said.
+Formats that agree in the codes, the scales and all but one order are mostly copies in which a digit slipped: zero
+points in the order of scales and not in that of a word, scales of several groups in the order of one. Where a kernel
+does read the same tensors another way, it is another build of the first, which can be said.
 
 ## Example
 
