@@ -68,7 +68,7 @@ def settings(spec: Format) -> tuple[tuple[dict[str, ParamValue], dict[str, State
     named = sorted(names(expressions(spec)) & {*spec.params})
     found: dict[object, tuple[dict[str, ParamValue], dict[str, Stated]]] = {}
     known: dict[tuple[str, int | None], Stated] = {}
-    for scope in choices(spec, named):
+    for scope in choices(spec, {*named, *names(conditions(spec))}):
         chosen = tuple(_chosen(spec, scope))
         key = chosen, tuple(scope[name] for name in named)
         if key not in found:
@@ -150,9 +150,14 @@ def weights(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue]) -> dict[
 def conditions(spec: Format) -> Iterator[Expr]:
     """Every condition under which a tensor or a case counts."""
     for tensor in spec.tensors.values():
-        if tensor.when is not None:
-            yield tensor.when
-        yield from (case.when for case in tensor.cases)
+        yield from conditions_of(tensor)
+
+
+def conditions_of(tensor: Tensor) -> Iterator[Expr]:
+    """The same of one tensor."""
+    if tensor.when is not None:
+        yield tensor.when
+    yield from (case.when for case in tensor.cases)
 
 
 def expressions(spec: Format) -> Iterator[Expr | Template]:
@@ -172,9 +177,9 @@ def names(found: Iterable[Expr | Template]) -> set[str]:
     return {name for one in found for name, _, _ in one.names()}
 
 
-def choices(spec: Format, asked: Iterable[str] = ()) -> Iterator[dict[str, ParamValue]]:
-    """Scopes that differ in every parameter that a condition names, in those `asked` for, and in the extents named."""
-    wanted = names(conditions(spec)) | set(asked)
+def choices(spec: Format, asked: Iterable[str] | None = None) -> Iterator[dict[str, ParamValue]]:
+    """Scopes that differ in the parameters and extents `asked` for: those that some condition names, if nothing is."""
+    wanted = {*asked} if asked is not None else names(conditions(spec))
     known = {**spec.params, "parts": Param(values=spec.parts.stored)}
     free = {name: _values(param) for name, param in known.items() if name in wanted and name != "group"}
     usual = {**bind(spec, {})}
