@@ -49,7 +49,7 @@ def _mistyped(spec: Spec, entry: Entry) -> None:
     """Refuse a name that was likely meant to be an axis which has no size; else it would be an unknown parameter."""
     axes = tuple(spec.axes) if isinstance(spec, Module) else ("n", "k")
     filled = {*entry, *(spec.default if isinstance(spec, Module) else ())}
-    for name in entry.keys() - {*axes, *spec.params, "parts"}:
+    for name in sorted(entry.keys() - {*axes, *spec.params, "parts"}):
         if near := did_you_mean(name, [axis for axis in axes if axis not in filled]):
             of = f"module `{spec.name}`" if isinstance(spec, Module) else f"`{spec.name}`"
             raise LayoutError(f"{of} has no axis `{name}`", code="LP111", name="sizes", help=near)
