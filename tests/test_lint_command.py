@@ -3,6 +3,8 @@
 import os
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -393,6 +395,17 @@ def test_a_reader_that_fails_is_a_sentence(lint: Any, monkeypatch: pytest.Monkey
     done = lint(".")
     assert (done.status, done.found) == (2, [])
     assert "a.yaml: reading it failed: ZeroDivisionError: " in done.err
+
+
+# --- what is loaded ---------------------------------------------------------------------------------------------------
+
+
+def test_neither_pydantic_nor_yaml_is_loaded_before_a_spec_is_read() -> None:
+    modules = "cli, lint.command, lint.report, lint.sarif, lint.settings, lint.suppress, lint.fix, lint.pages"
+    names = ", ".join(f"layoutdsl.{name.strip()}" for name in modules.split(","))
+    code = f"import sys, {names}; print([name for name in ('pydantic', 'yaml', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 # --- rule -------------------------------------------------------------------------------------------------------------

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from layoutdsl.errors import Edit
-from layoutdsl.source import Route, Tree
+
+if TYPE_CHECKING:
+    from layoutdsl.source import Route, Tree
 
 
 def instead(tree: Tree, path: Route, text: str) -> Edit:

@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layoutdsl.errors import Diagnostic, Span
 from layoutdsl.lint.rule import rule_of
-from layoutdsl.lint.run import Outcome
+
+if TYPE_CHECKING:
+    from layoutdsl.lint.run import Outcome
 
 FIX = "--fix mends"
 

@@ -9,13 +9,15 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from layoutdsl.errors import Diagnostic, Span
 from layoutdsl.lint.report import page, uri
 from layoutdsl.lint.rule import FAMILIES, rule_of
-from layoutdsl.lint.run import Outcome
+
+if TYPE_CHECKING:
+    from layoutdsl.lint.run import Outcome
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 

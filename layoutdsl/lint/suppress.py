@@ -13,11 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from layoutdsl.errors import Diagnostic, Edit, Span, did_you_mean
 from layoutdsl.lint.rule import rules
 from layoutdsl.lint.select import Selection, code_named
-from layoutdsl.source import Tree
+
+if TYPE_CHECKING:
+    from layoutdsl.source import Tree
 
 UNUSED = ("LD040", "unused-suppression")
 UNREASONED = ("LD041", "suppression-without-reason")

@@ -11,7 +11,8 @@ number of codes in a word.
 
 ## Use instead
 
-    w: {dtype: int32, code: u4b8, split: "k = kw kp:8", order: "kw, n {kp}", shape: [k/8, n]}
+    w: {dtype: int32, code: u4b8, split: "k = kw kp:8", order: "kw, n {kp}"}
 
-or no `shape`: the commas of the order say it already.
+The commas of the order say the shape already. Where files state another one, as words of several rows in one row, it
+must hold as many words.
 """
