@@ -102,7 +102,11 @@ def number(expr: Expr | None, scope: Mapping[str, ParamValue]) -> int | None:
 
 
 def holds(condition: Expr, scope: Mapping[str, ParamValue]) -> bool:
-    return bool(number(condition, scope))
+    """Whether a condition can be evaluated and is true; a word is, as for resolve."""
+    try:
+        return bool(condition.evaluate(scope))
+    except GrammarError:
+        return False
 
 
 def code_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> Code | None:
