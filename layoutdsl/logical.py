@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layoutdsl.compile import compile_plan
+from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.library import spec_of_data
 from layoutdsl.model import Checkpoint, Format, Kernel, Module, ParamValue, Parts, Spec
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
@@ -23,6 +24,7 @@ Entry = Mapping[str, "ParamValue | tuple[int, ...]"]
 
 def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     """Prove a spec at one of its sizes to try; LayoutError names the law and the element that breaks it."""
+    _mistyped(spec, entry)
     if isinstance(spec, Module):
         sizes = {name: value for name, value in entry.items() if name in spec.axes}
         params = {name: value for name, value in entry.items() if name not in spec.axes}
@@ -41,6 +43,16 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
         back = {f"target.{name}": value for name, value in bound.items()}
         compile_plan(spec, form, module, sizes, params=own, specs=specs)
         compile_plan(form, spec, module, sizes, params=back, specs=specs)
+
+
+def _mistyped(spec: Spec, entry: Entry) -> None:
+    """Refuse a name that was likely meant to be an axis which has no size; else it would be an unknown parameter."""
+    axes = tuple(spec.axes) if isinstance(spec, Module) else ("n", "k")
+    filled = {*entry, *(spec.default if isinstance(spec, Module) else ())}
+    for name in sorted(entry.keys() - {*axes, *spec.params, "parts"}):
+        if near := did_you_mean(name, [axis for axis in axes if axis not in filled]):
+            of = f"module `{spec.name}`" if isinstance(spec, Module) else f"`{spec.name}`"
+            raise LayoutError(f"{of} has no axis `{name}`", code="LP111", name="sizes", help=near)
 
 
 def _settings(spec: Format, n: int, k: int) -> list[tuple[str, dict[str, int], dict[str, ParamValue]]]:

@@ -393,3 +393,18 @@ def test_text_that_is_no_plan_says_where() -> None:
 def test_a_plan_of_another_text_of_its_spec_is_refused() -> None:
     message = with_edit("awq_fill", "source.digest", value="0" * 64)
     assert message == "spec `awq` is not the one that the plan was made from"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cop", "a codes tensor is not made by `cop`: did you mean `copy`?"),
+        ("xyz", "a codes tensor is not made by `xyz`: its recodes are copy, fp8_nibbles, plain_nibbles, fold_sign"),
+    ],
+)
+def test_an_unknown_recode_is_named(name: str, said: str) -> None:
+    tree = json.loads(compile_plan("gptq", "marlin_int4_a16", "linear", {"n": 128, "k": 128}).to_json())
+    tree["programs"][0]["recode"]["name"] = name
+    with pytest.raises(LayoutError) as caught:
+        Plan.from_json(json.dumps(tree))
+    assert said in caught.value.message

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from layoutdsl import recodes
 from layoutdsl.codes import Unrepresentable, samples
+from layoutdsl.errors import did_you_mean
 from layoutdsl.plan import Program
 from layoutdsl.prove.given import Given, Pair, broken
 from layoutdsl.recodes import Recode
@@ -37,7 +38,8 @@ def keeps_value(given: Given, pair: Pair, target: Stored, program: Program) -> N
     """Law `value` of one program."""
     recode, role = program.recode, target.role
     if recode.name not in ALLOWED[role]:
-        broken("value", f"a {role} tensor is not made by {recode.name}", target.name)
+        known = did_you_mean(recode.name, ALLOWED[role]) or f"its recodes are {', '.join(ALLOWED[role])}"
+        broken("value", f"a {role} tensor is not made by `{recode.name}`: {known}", target.name)
     source = pair.first("source", role)
     if source is None and recode.name not in (*MADE, "shape"):
         broken("value", f"it is copied, but the source has no {role}", target.name)
