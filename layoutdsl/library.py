@@ -47,7 +47,7 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
         spec = name
     elif not specs and (recent := _recent(name, kind)) is not None:
         return recent
-    elif name.endswith((".yaml", ".yml")) or "/" in name:
+    elif _is_path(name):
         spec = read_spec(Path(name), specs=specs)
     else:
         spec = read_spec(_find(name, specs, kind), specs=specs) if specs else _shipped(name, kind)
@@ -131,6 +131,21 @@ def read_spec(path: Path, *, specs: tuple[str, ...] = ()) -> Spec:
     A base is looked for next to the file, in the folders `specs` and among the shipped specs.
     """
     return _known(_built(_tree(path), specs))
+
+
+def path_of(name: str, *, specs: tuple[str, ...] = ()) -> Path:
+    """The file of the spec of that name; a path is returned as it is."""
+    return Path(name) if _is_path(name) else _find(name, specs, None)
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def spec_of_tree(tree: Tree, *, specs: tuple[str, ...] = ()) -> tuple[Spec, Tree]:
+    """A spec and its text laid over its base's, where it names one."""
+    built = _built(tree, specs)
+    return _known(built), built
 
 
 def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:

@@ -59,6 +59,7 @@ LAYERS = (
     "peer",
     "conform",
     "show",
+    "diff",
     "checkpoints",
     "coverage",
     "warmup",

@@ -61,6 +61,8 @@ def _style() -> str:
         f"rect,path{{stroke-width:1;{paint('stroke', 'line')}}}",
         f".word{{fill:none;{paint('stroke', 'muted')}}}",
         f".mark{{fill:none;stroke-width:2;{paint('stroke', 'mark')}}}",
+        f".arrow{{fill:none;stroke-width:1.5;{paint('stroke', 'mark')}}}",
+        f".point{{stroke:none;{paint('fill', 'mark')}}}",
         f".pad rect{{fill:url(#hatch)}}.hatch{{{paint('stroke', 'muted')}}}",
         *(f".{name} rect{{{paint('fill', name)}}}" for name in ("plain", "band", *(f"p{hue}" for hue in range(HUES)))),
     ]
@@ -106,6 +108,14 @@ def rect(x: float, y: float, width: float, height: float, kind: str = "", radius
 def line(x: float, y: float, to_x: float, to_y: float, kind: str = "") -> str:
     named = f" class={quoteattr(kind)}" if kind else ""
     return f'<path{named} d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>'
+
+
+def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
+    """A curve from left to right with a head at its end."""
+    bend = (to_x - x) / 2
+    curve = f"M{x:g} {y:g}C{x + bend:g} {y:g} {to_x - bend:g} {to_y:g} {to_x - 5:g} {to_y:g}"
+    head = f"M{to_x:g} {to_y:g}l-7 -3.5v7z"
+    return f'<path class="arrow" d="{curve}"/><path class="point" d="{head}"/>'
 
 
 def cell(kind: str, hover: str, x: float, y: float, width: float, height: float, *said: str) -> str:
