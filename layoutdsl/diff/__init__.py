@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from layoutdsl.diff.compare import Difference, difference
 from layoutdsl.diff.data import data_of
 from layoutdsl.diff.picture import drawing_of
 from layoutdsl.diff.text import markdown_of, text_of
-from layoutdsl.errors import LayoutError
+from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.model import Module
 from layoutdsl.show import svg
 
@@ -104,15 +105,20 @@ def _told(args: argparse.Namespace, before: versions.Version, after: versions.Ve
     kinds = isinstance(before.spec, Module), isinstance(after.spec, Module)
     if kinds[0] != kinds[1]:
         raise LayoutError(
-            f"`{before.spec.name}` and `{after.spec.name}` are a module and a format, which have nothing in common",
+            f"one of `{before.spec.name}` and `{after.spec.name}` is a module, the other one a format",
             code="LP106",
             name="wrong-kind",
             help="compare two modules, or two formats",
         )
-    if kinds[0]:
-        found = modules.difference(before, after, _once(args.size, "--size"), _once(args.param, "--param"))
+    specs = before.spec, after.spec
+    modular = [spec for spec in specs if isinstance(spec, Module)]
+    sizes = _known("size", args.size, [axis for spec in modular for axis in spec.axes] or ["n", "k"])
+    own = [] if modular else ["parts", "names"]
+    params = _known("param", args.param, [*own, *(name for spec in specs for name in spec.params)])
+    if modular:
+        found = modules.difference(before, after, sizes, params)
     else:
-        found = difference(before, after, _sizes(args), _once(args.param, "--param"), args.specs)
+        found = difference(before, after, sizes, params, args.specs)
     if args.svg:
         svg.write(args.svg, drawing_of(found))
         print(f"{args.svg}: {found.before.label} -> {found.after.label}", file=sys.stderr)
@@ -128,21 +134,18 @@ def _printed(form: str, found: Difference) -> str:
     return text_of(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
 
 
-def _sizes(args: argparse.Namespace) -> dict[str, Any]:
-    found = _once(args.size, "--size")
-    for axis in found:
-        if axis not in ("n", "k"):
-            raise LayoutError(
-                f"a format has no axis `{axis}`",
-                code="LP111",
-                name="sizes",
-                help="its axes are n, the outputs, and k, the inputs",
-            )
-    return found
-
-
-def _once(pairs: list[tuple[str, Any]], flag: str) -> dict[str, Any]:
+def _known(flag: str, pairs: Sequence[tuple[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """What a flag gives, each name once, and only names that one of the versions has."""
     found = dict(pairs)
+    for name in found:
+        if name not in names:
+            raise LayoutError(
+                f"--{flag} names `{name}`, which neither version has",
+                code="LP191",
+                name="unknown-name",
+                help=did_you_mean(name, names) or f"what they have: {', '.join(dict.fromkeys(names))}",
+            )
     if len(found) < len(pairs):
-        raise LayoutError(f"{flag} gives a value twice", code="LP111", name="sizes", help="give each name one value")
+        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+        raise LayoutError(f"--{flag} gives `{twice}` twice", code="LP191", name="unknown-name", help="give it once")
     return found

@@ -25,6 +25,9 @@ from layoutdsl.resolve import bind
 from layoutdsl.show.picture import Picture, picture_of
 from layoutdsl.show.sheet import Sheet
 
+LONGEST_AXIS = 1 << 16
+"""Longest axis that is compared: each is walked along once for every way to lay it out."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -102,14 +105,15 @@ def difference(
     changes: dict[Any, Change] = {}
     refusals: dict[tuple[str, str], Refusal] = {}
     compared: list[Setting] = []
-    taken: set[tuple[str, int | None]] = set()
+    taken: tuple[set[tuple[str, int | None]], ...] = (set(), set())
     seen: dict[str, None] = {}
     refused: LayoutError | None = None
     for setting in _distinct(one, other, settings_of(one, other, sizes or {}, params or {})):
         was, now = (_picture(spec, setting, specs) for spec in (one, other))
         if isinstance(was, Picture) and isinstance(now, Picture):
             compared.append(setting)
-            taken |= {(sheet.key, sheet.case) for picture in (was, now) for sheet in picture.sheets}
+            for cases, picture in zip(taken, (was, now)):
+                cases |= {(sheet.key, sheet.case) for sheet in picture.sheets}
             for change in _changes(was, now, names, setting):
                 seen[change.tensor] = None
                 if change.facts or change.status != "changed":
@@ -125,9 +129,10 @@ def difference(
     if refused is not None and not compared and not refusals:
         raise refused
     told = {change.tensor for change in changes.values()}
+    inorder = sorted(changes.values(), key=lambda change: list(seen).index(change.tensor))
     return Difference(
-        before, after, tuple(compared), (*stated(before, after, names), *untried(before, after, names, taken)),
-        tuple(changes.values()), tuple(refusals.values()), tuple(name for name in seen if name not in told),
+        before, after, tuple(compared), (*stated(before, after, names), *untried(before, after, names, (taken[0], taken[1]))),
+        tuple(inorder), tuple(refusals.values()), tuple(name for name in seen if name not in told),
         tuple(texts(before, after)),
     )  # fmt: skip
 
@@ -158,6 +163,15 @@ def _alike(setting: Setting, before: Format, after: Format) -> Setting:
 
 
 def _picture(spec: Format, setting: Setting, specs: tuple[str, ...]) -> Picture | LayoutError:
+    """What a version stores there; or why it is not known."""
+    longest = max(sum(size) if isinstance(size, tuple) else size for _, size in setting.sizes)
+    if longest > LONGEST_AXIS:
+        return LayoutError(
+            f"an axis of {longest} elements is asked for, {LONGEST_AXIS} can be compared",
+            code="LP113",
+            name="too-large-to-draw",
+            help="a layout repeats: a few tiles show all of it",
+        )
     try:
         return picture_of(spec, dict(setting.sizes), setting.for_spec(spec), specs=specs)  # pyright: ignore
     except LayoutError as error:
@@ -195,8 +209,10 @@ def _change(before: Sheet | None, after: Sheet | None, setting: Setting) -> Chan
         sheet = before or after
         assert sheet is not None
         return Change(sheet.key, (), (setting,), Moves(0, 0), before, after)
-    moves = moves_of(before, after) if before.is_drawn and after.is_drawn else Moves(0, 0)
-    return Change(before.key, facts_of(before, after), (setting,), moves, before, after)
+    facts = facts_of(before, after)
+    is_same = not facts and before.stored == after.stored
+    moves = Moves(0, 0) if is_same or not (before.is_drawn and after.is_drawn) else moves_of(before, after)
+    return Change(before.key, facts, (setting,), moves, before, after)
 
 
 def _together(first: Change, second: Change) -> Change:

@@ -10,12 +10,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from layoutdsl.layout import View
 from layoutdsl.show.sheet import Sheet
 
 Pair = tuple[int, int]
 """The bits before an element, of those along one axis: in one version, in the other."""
+
+MOST_KNOWN = 64
+"""Answers that are kept: most settings lay most tensors out alike."""
+
+
+class Both(NamedTuple):
+    """One tensor in two versions: a view per part along n, one along k, the bits of a code; and what the views map,
+    (part, start, length) along n and (start, length) along k."""
+
+    n: tuple[tuple[View, View], ...]
+    k: tuple[View, View]
+    bits: tuple[int, int]
+    held: tuple[tuple[int, int, int], ...]
+    inputs: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -39,36 +55,39 @@ class Moves:
 
 def moves_of(before: Sheet, after: Sheet) -> Moves:
     """The moves between two versions of a tensor of the same matrix. Requires tensors whose elements are drawn."""
-    n, k = _along_n(before, after), _along_k(before, after)
+    parts, matrix = sorted(before.stored.parts), before.matrix
+    return _moves(
+        Both(
+            tuple((before.stored.view(part)[0], after.stored.view(part)[0]) for part in parts),
+            (before.stored.k[0], after.stored.k[0]),
+            (before.stored.code.bits, after.stored.code.bits),
+            tuple((part, matrix.n[part].start, matrix.n[part].length) for part in parts),
+            (matrix.k.start, matrix.k.length),
+        )
+    )
+
+
+@lru_cache(MOST_KNOWN)
+def _moves(both: Both) -> Moves:
+    n: dict[Pair, tuple[int, int]] = {}
+    k: dict[Pair, int] = {}
+    for views, (part, start, length) in zip(both.n, both.held):
+        for at, pair in enumerate(_pairs(both, views, length), start):
+            n.setdefault(pair, (part, at))
+    start, length = both.inputs
+    for at, pair in enumerate(_pairs(both, both.k, length), start):
+        k.setdefault(pair, at)
     along_n, along_k = Counter(map(_far, n)), Counter(map(_far, k))
     elements = len(n) * len(k)
     moved = elements - sum(count * along_k[-far] for far, count in along_n.items())
     if not moved:
         return Moves(elements, 0)
-    return Moves(elements, moved, tuple(_examples(n, k)), _first(n, k) // before.stored.code.bits)
+    return Moves(elements, moved, tuple(_examples(n, k)), _first(n, k) // both.bits[0])
 
 
-def _along_n(before: Sheet, after: Sheet) -> dict[Pair, tuple[int, int]]:
-    """Each pair of places along n, with the first (part, n) that has it."""
-    found: dict[Pair, tuple[int, int]] = {}
-    for part in sorted(before.stored.parts):
-        stretch, views = before.matrix.n[part], (before.stored.view(part)[0], after.stored.view(part)[0])
-        for x, pair in enumerate(_pairs(before, after, *views, stretch.length)):
-            found.setdefault(pair, (part, stretch.start + x))
-    return found
-
-
-def _along_k(before: Sheet, after: Sheet) -> dict[Pair, int]:
-    found: dict[Pair, int] = {}
-    stretch, views = before.matrix.k, (before.stored.k[0], after.stored.k[0])
-    for x, pair in enumerate(_pairs(before, after, *views, stretch.length)):
-        found.setdefault(pair, stretch.start + x)
-    return found
-
-
-def _pairs(before: Sheet, after: Sheet, one: View, other: View, length: int) -> Iterator[Pair]:
-    bits, others = before.stored.code.bits, after.stored.code.bits
-    yield from ((one.at(x) * bits, other.at(x) * others) for x in range(length))
+def _pairs(both: Both, views: tuple[View, View], length: int) -> Iterator[Pair]:
+    one, other = views
+    yield from ((one.at(x) * both.bits[0], other.at(x) * both.bits[1]) for x in range(length))
 
 
 def _far(pair: Pair) -> int:

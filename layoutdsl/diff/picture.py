@@ -1,7 +1,7 @@
 """A difference as SVG: for each tensor that moves its words before and after, side by side, with arrows.
 
 Elements that move have a colour: those of one line before share it, so that it can be seen where they go. What stays is
-grey; what comes from a line that is not drawn has a band's colour; padding is hatched.
+light grey, what comes from a line that is not drawn is grey, padding is hatched.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from layoutdsl.diff.text import examples, headline, verdict
 from layoutdsl.show import svg
 from layoutdsl.show.sheet import Cell, Sheet, hover
 
-MARGIN, BETWEEN, GAP = 24, 96, 6
+MARGIN, BETWEEN, GAP = 24, 56, 10
 LETTER, SAID = 6.7, 6.4
 ROW, HIGH = 24, 20
-LINES, TENSORS, ARROWS = 12, 4, 6
+LINES, TENSORS, ARROWS = 12, 4, 8
+FACTS = 8
 LONGEST = 120
 """Letters of a sentence that are shown in a line."""
 
@@ -29,6 +30,8 @@ def drawing_of(found: Difference) -> str:
     drawing.say(name, "head", 20)
     drawing.say(f"{found.before.label} → {found.after.label}", "said", 22)
     drawing.say(verdict(found), "said", 20)
+    for fact in found.stated[:FACTS]:
+        drawing.say(f"{fact.said}: {fact.before} → {fact.after}", "said", 18)
     for change in found.moved[:TENSORS]:
         drawing.tensor(change)
     if len(found.moved) > TENSORS:
@@ -67,53 +70,72 @@ class Drawing:
             self._sides(hunk, lines)
 
     def _sides(self, hunk: Hunk, lines: Sequence[Line]) -> None:
-        before, after = hunk.before, hunk.after
-        texts = [element(sheet, cell) for line in lines for sheet, side in ((before, line.before), (after, line.after))
-                 for cell in side]  # fmt: skip
+        sheets, rows = (hunk.before, hunk.after), _rows(lines)
+        texts = [element(sheet, cell) for sheet, row in zip(sheets, rows) for cells in row for cell in cells]
+        names = [[_name(sheet, cells) for cells in row] for sheet, row in zip(sheets, rows)]
         wide = max(24, round(LETTER * max(map(len, texts))) + 8)
-        gutter = LETTER * max(len(_name(sheet, side)) for line in lines
-                              for sheet, side in ((before, line.before), (after, line.after)) if side) + 12  # fmt: skip
-        hues = {line.at: at % svg.HUES for at, line in enumerate(lines)}
-        sources = {goal: line.at for line in lines for cell in line.before if hunk.moves(cell)
-                   if (goal := hunk.goal(cell)) is not None}  # fmt: skip
-        longest = max(len(side) for line in lines for side in (line.before, line.after))
-        lefts = MARGIN + gutter, MARGIN + 2 * gutter + longest * wide + BETWEEN
+        gutter = LETTER * max(len(name) for side in names for name in side) + 12
+        reach = wide * max(len(cells) for row in rows for cells in row)
+        lefts = MARGIN + gutter, MARGIN + 2 * gutter + reach + BETWEEN
+        hues = Hues(hunk, rows[0])
         self.y += 26
-        for left, said in zip(lefts, ("before", "after")):
-            self.items.append(svg.text(left, self.y - 8, said, "title"))
-        rows = ((line.before for line in lines if line.before), (line.after for line in lines if line.after))
-        boxes: list[dict[int, tuple[float, float]]] = [{}, {}]
+        self.items += [svg.text(left, self.y - 8, said, "title") for left, said in zip(lefts, ("before", "after"))]
+        middles: list[dict[int, float]] = [{}, {}]
         bottom = self.y
-        for side, sheet in enumerate((before, after)):
+        for side, (sheet, row) in enumerate(zip(sheets, rows)):
             y, end = self.y, None
             self.items.append(f'<g class="{("before", "after")[side]}">')
-            for cells in rows[side]:
+            for cells, name in zip(row, names[side]):
                 at = cells[0].address // codes_of_a_line(sheet)
-                y += 10 if end not in (None, at) else 0
-                self.items.append(svg.text(lefts[side] - 6, y + HIGH / 2 + 4, _name(sheet, cells), "small right"))
+                y += GAP if end not in (None, at) else 0
+                self.items.append(svg.text(lefts[side] - 6, y + HIGH / 2 + 4, name, "small right"))
                 for x, cell in enumerate(cells):
                     box = lefts[side] + x * wide, y, wide, HIGH
-                    kind = self._kind(hunk, side, cell, hues, sources)
-                    self.items.append(svg.cell(kind, hover(sheet, cell), *box, element(sheet, cell)))
-                    boxes[side][cell.address] = box[0], y
+                    self.items.append(svg.cell(hues.of(side, cell), hover(sheet, cell), *box, texts.pop(0)))
                 self.items.append(svg.rect(lefts[side], y, wide * len(cells), HIGH, "word", 2))
+                middles[side][at] = y + HIGH / 2
                 y, end = y + ROW, at + 1
             self.items.append("</g>")
             bottom = max(bottom, y)
-        self.items += [svg.arrow(x + wide, y + HIGH / 2, to_x, to_y + HIGH / 2)
-                       for (x, y), (to_x, to_y) in _arrows(hunk, lines, boxes)]  # fmt: skip
-        self.right, self.y = max(self.right, lefts[1] + longest * wide), bottom
+        for one, other in _arrows(hunk, rows[0], middles):
+            self.items.append(svg.arrow(lefts[0] + reach + 3, one, lefts[1] - gutter, other))
+        self.right, self.y = max(self.right, lefts[1] + reach), bottom
 
-    def _kind(self, hunk: Hunk, side: int, cell: Cell, hues: dict[int, int], sources: dict[int, int]) -> str:
-        """The colour of a cell: that of the line in which its element stood, where it moves."""
+
+Row = tuple[Cell, ...]
+
+
+def _rows(lines: Sequence[Line]) -> tuple[list[Row], list[Row]]:
+    """The lines of each side."""
+    return [line.before for line in lines if line.before], [line.after for line in lines if line.after]
+
+
+class Hues:
+    """The colours of elements: by the line in which they stood; by their place in it, where none leaves its line."""
+
+    def __init__(self, hunk: Hunk, rows: Sequence[Row]) -> None:
+        self.hunk = hunk
+        self.each = codes_of_a_line(hunk.before)
+        moving = [(cell, goal) for row in rows for cell in row if (goal := hunk.goal(cell)) is not None]
+        by_place = all(cell.address // self.each == goal // codes_of_a_line(hunk.after) for cell, goal in moving)
+        self.known = {
+            cell.address: x % svg.HUES if by_place else at % svg.HUES
+            for at, row in enumerate(rows)
+            for x, cell in enumerate(row)
+        }
+
+    def of(self, side: int, cell: Cell) -> str:
+        """The kind of a cell."""
         if cell.pad:
             return "pad"
-        if side == 0:
-            return f"p{hues[cell.address // codes_of_a_line(hunk.before)]}" if hunk.moves(cell) else "plain"
-        if cell.address in sources:
-            return f"p{hues[sources[cell.address]]}"
-        was = hunk.before.address(cell.parts[0], cell.n[0], cell.k[0]) * hunk.before.stored.code.bits
-        return "plain" if was == cell.address * hunk.after.stored.code.bits else "band"
+        hunk, was = self.hunk, cell.address
+        if side:
+            was = hunk.before.address(cell.parts[0], cell.n[0], cell.k[0])
+            if was * hunk.before.stored.code.bits == cell.address * hunk.after.stored.code.bits:
+                return "plain"
+        elif not hunk.moves(cell):
+            return "plain"
+        return f"p{self.known[was]}" if was in self.known else "band"
 
 
 def _name(sheet: Sheet, cells: Sequence[Cell]) -> str:
@@ -125,16 +147,10 @@ def _name(sheet: Sheet, cells: Sequence[Cell]) -> str:
     return ", ".join([*said, *([f"lane {lane}"] if lane is not None else [])])
 
 
-def _arrows(
-    hunk: Hunk, lines: Sequence[Line], boxes: Sequence[dict[int, tuple[float, float]]]
-) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """From the box of an element before to that after: the last of each line that moves to a line that is drawn."""
-    count = 0
-    for line in lines:
-        for cell in reversed(line.before):
-            goal = hunk.goal(cell)
-            if hunk.moves(cell) and goal in boxes[1] and count < ARROWS:
-                assert goal is not None
-                yield boxes[0][cell.address], boxes[1][goal]
-                count += 1
-                break
+def _arrows(hunk: Hunk, rows: Sequence[Row], middles: Sequence[dict[int, float]]) -> Iterator[tuple[float, float]]:
+    """From the line that an element leaves to the one in which it stands: heights, each pair of lines once."""
+    found: dict[tuple[int, int], None] = {}
+    for at, cells in zip(middles[0], rows):
+        goals = (goal // codes_of_a_line(hunk.after) for cell in cells if (goal := hunk.goal(cell)) is not None)
+        found |= dict.fromkeys((at, goal) for goal in goals if goal != at and goal in middles[1])
+    yield from ((middles[0][one], middles[1][other]) for one, other in list(found)[:ARROWS])

@@ -17,9 +17,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _TOKEN = re.compile(r"\w+|[^\w\s]+")
 
 _SAID = {
-    "params": "the parameter `{}` is another",
-    "accepts": "the kernel takes other `{}`",
-    "parts": "fused parts: `{}` is another",
     "detect": "other entries of a config.json name the format",
     "value": "a weight is worth something else",
 }
@@ -34,7 +31,7 @@ def stated(before: Version, after: Version, names: Mapping[str, str]) -> Iterato
         if key.startswith("x-") or key in IDLE or was.get(key) == now.get(key):
             continue
         mine, theirs = was.get(key), now.get(key)
-        if isinstance(mine, dict | None) and isinstance(theirs, dict | None):
+        if key in _INSIDE:
             yield from _inside(key, mine or {}, theirs or {})
         elif key != "value" or _words(mine) != _NAME.sub(lambda name: names.get(name[0], name[0]), _words(theirs)):
             yield Fact(key, _text(mine), _text(theirs), _SAID.get(key, f"`{key}` is another"))
@@ -43,23 +40,31 @@ def stated(before: Version, after: Version, names: Mapping[str, str]) -> Iterato
             yield from _conditions(old, was["tensors"][old], tensor)
 
 
-def untried(
-    before: Version, after: Version, names: Mapping[str, str], taken: Container[tuple[str, int | None]]
-) -> Iterator[Fact]:
-    """Cases that differ where no setting that was compared takes them: (key, place of the case) of `taken` are."""
+Taken = Container[tuple[str, int | None]]
+"""The cases that settings took: key of the tensor, place of the case in it."""
+
+
+def untried(before: Version, after: Version, names: Mapping[str, str], taken: tuple[Taken, Taken]) -> Iterator[Fact]:
+    """Cases that one version alone has where no setting takes them: of these nobody can say what they change."""
     for name, old in names.items():
         one, other = (side.data["tensors"][key].get("cases", []) for side, key in ((before, old), (after, name)))
-        for at in range(max(len(one), len(other))):
-            mine, theirs = (cases[at] if at < len(cases) else None for cases in (one, other))
-            if mine != theirs and not ((mine and (old, at) in taken) or (theirs and (name, at) in taken)):
-                yield Fact("untried", _text(mine), _text(theirs), f"a case of `{old}` differs that none of them takes")
+        said = f"a case of `{old}` was not compared: no setting takes it"
+        gone = [case for at, case in enumerate(one) if case not in other and (old, at) not in taken[0]]
+        new = [case for at, case in enumerate(other) if case not in one and (name, at) not in taken[1]]
+        yield from (Fact("untried", _text(case), "nothing", said) for case in gone)
+        yield from (Fact("untried", "nothing", _text(case), said) for case in new)
+
+
+_INSIDE = {"params": "parameter", "accepts": "`accepts`:", "parts": "`parts`:", "matrices": "matrix", "axes": "axis"}
+"""Keys of which each entry is told of by itself, and what such an entry is called."""
 
 
 def _inside(key: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Fact]:
     for name in dict.fromkeys((*was, *now)):
         one, other = (_undocumented(side.get(name)) for side in (was, now))
         if one != other:
-            yield Fact(key, _text(one), _text(other), _SAID.get(key, f"`{key}`: `{{}}` is another").format(name))
+            how = "is new" if one is None else "is gone" if other is None else "is another"
+            yield Fact(key, _text(one), _text(other), f"{_INSIDE[key]} `{name}` {how}")
 
 
 def _conditions(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Fact]:

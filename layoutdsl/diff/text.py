@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 
 from layoutdsl.diff.compare import Change, Difference
 from layoutdsl.diff.facts import Fact
@@ -39,7 +40,7 @@ def text_of(found: Difference, colour: bool = False) -> str:
         return f"\x1b[{INKS[sign]}m{text}\x1b[0m" if colour else text
 
     sections = [[ink(line, "") for line in _wrapped(f"{found.before.label} -> {found.after.label}")]]
-    sections[0] += _wrapped(verdict(found))
+    sections[0] += _wrapped(f"{found.after.spec.name}: {verdict(found)}")
     if found.stated:
         sections.append([line for fact in found.stated for line in _fact(fact, "", ink)])
     for at, change in enumerate(found.changes):
@@ -54,21 +55,24 @@ def text_of(found: Difference, colour: bool = False) -> str:
 
 def markdown_of(found: Difference) -> str:
     """The same as a short comment: a table of tensors, what differs, and the grid of the first tensor that moves."""
-    lines = [f"**`{found.after.spec.name}`**: {verdict(found)}", "", f"`{found.before.label}` → `{found.after.label}`"]
+    lines = [f"**{_code(found.after.spec.name)}**: {verdict(found)}", ""]
+    lines.append(f"{_code(found.before.label)} → {_code(found.after.label)}")
     if found.changes:
         lines += ["", "| tensor | what becomes of it | elsewhere | at |", "|---|---|---|---|"]
         for change in found.changes:
-            facts = "<br>".join(_in_a_line(fact) for fact in change.facts) or change.status
+            facts = "<br>".join(map(_in_a_line, change.facts)) or change.status
             moved = f"{change.moves.moved:,} of {change.moves.elements:,}" if change.moves.moved else ""
             lines.append("| " + " | ".join(_celled(one) for one in (
                 f"`{change.tensor}`", facts, moved, _at(found, change.settings))) + " |")  # fmt: skip
     lines += [""] * bool(found.stated)
     lines += [f"- {_in_a_line(fact)}" for fact in found.stated]
-    lines += [line for refused in refusals(found) for line in ("", refused)]
+    lines += [line for refused in refusals(found) for line in ("", escape(refused, quote=False))]
     for change in found.moved[:1]:
         lines += ["", *(f"- {said}" for said in examples(change)), "", f"`{change.tensor}` at {change.settings[0]}:"]
         lines += ["", "```diff", *(line.removeprefix("  ").rstrip() for line in grid(change)), "```"]
-    lines += [line for said in closing(found) for line in ("", said)]
+    said = closing(found)
+    lines += ["", f"<details><summary>{said[-1].partition(':')[0]}</summary>", "", *(f"- {one}" for one in said)]
+    lines += ["", "</details>"]
     return "\n".join(lines)
 
 
@@ -81,15 +85,13 @@ def _celled(text: str) -> str:
 
 def verdict(found: Difference) -> str:
     """The whole in a sentence."""
-    name = found.after.spec.name
     if found.moved:
-        return f"{name}: elements of {_names([change.tensor for change in found.moved])} stand elsewhere"
+        return f"elements of {_names([change.tensor for change in found.moved])} stand elsewhere"
     if not found.is_same:
-        return f"{name}: no element moves, but the versions are not the same"
+        return "no element moves, but the versions are not the same"
     if found.texts:
-        keys = f"`{'`, `'.join(found.texts)}`"
-        return f"{name}: no element moves, both texts describe the same layout; they differ in {keys}"
-    return f"{name}: no element moves, the versions are the same"
+        return f"no element moves, both texts describe the same layout; they differ in {_names(found.texts)}"
+    return "no element moves, the versions are the same"
 
 
 def headline(change: Change) -> str:
@@ -133,14 +135,11 @@ def refusals(found: Difference) -> Iterator[str]:
         yield f"{one.label} has no layout at {one.settings[0]}{more}: {one.message}"
 
 
-def closing(found: Difference) -> Iterator[str]:
-    """What is the same, and what was compared."""
-    if found.same:
-        yield f"the same: {_names(found.same)}"
-    if len(found.settings) == 1:
-        yield f"compared at {found.settings[0]}"
-    elif found.settings:
-        yield f"compared at {len(found.settings)} settings: {'; '.join(map(str, found.settings))}"
+def closing(found: Difference) -> list[str]:
+    """What is the same, and at which settings that was found."""
+    settings = f"{len(found.settings)} setting{'s' * (len(found.settings) != 1)}"
+    said = [f"the same: {_names(found.same)}"] if found.same else []
+    return [*said, f"compared at {settings}: {'; '.join(map(str, found.settings)) or 'none suits both'}"]
 
 
 def _at(found: Difference, settings: Sequence[Setting]) -> str:
@@ -158,7 +157,12 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _in_a_line(fact: Fact) -> str:
-    return f"{fact.said}: `{fact.before}` → `{fact.after}`"
+    return f"{fact.said}: {_code(fact.before)} → {_code(fact.after)}"
+
+
+def _code(text: str) -> str:
+    """Text of a spec set as code: whatever it holds, it stays code."""
+    return "`" + " ".join(text.replace("`", "'").split()) + "`"
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

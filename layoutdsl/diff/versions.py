@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def committed(name: str, specs: tuple[str, ...] = ()) -> Version:
     path = library.path_of(name, specs=specs)
     if not path.is_file():
         source.read_file(path)  # which says what is wrong with it
-    return at_revision(Revision(f"HEAD:./{path.name}", path.parent), specs, f"{name} in the last commit")
+    return at_revision(Revision(f"HEAD:./{path.name}", path.parent), specs, f"HEAD:{path}")
 
 
 def at_revision(revision: Revision, specs: tuple[str, ...], label: str | None = None) -> Version:
@@ -71,13 +71,14 @@ def at_revision(revision: Revision, specs: tuple[str, ...], label: str | None = 
     tree = source.read(_text(revision, label), label)
     with tempfile.TemporaryDirectory(prefix="layoutdsl-") as folder:
         _write_bases(Path(folder), revision, tree)
-        return _version(label, tree, (folder, *specs))
+        there = replace(tree, file=str(Path(folder) / revision.name.rpartition("/")[2].rpartition(":")[2]))
+        return _version(label, there, specs)
 
 
 def _version(label: str, tree: source.Tree, specs: tuple[str, ...]) -> Version:
     spec, built = library.spec_of_tree(tree, specs=specs)
     assert isinstance(built.data, dict)
-    return Version(label, spec, built.data)
+    return Version("".join(char if char.isprintable() else "\ufffd" for char in label), spec, built.data)
 
 
 def _write_bases(folder: Path, revision: Revision, tree: source.Tree) -> None:
