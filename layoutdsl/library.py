@@ -147,12 +147,6 @@ def _is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml")) or "/" in name
 
 
-def spec_of_tree(tree: Tree, *, specs: tuple[str, ...] = ()) -> tuple[Spec, Tree]:
-    """A spec and its text laid over its base's, where it names one."""
-    built = _built(tree, specs)
-    return _known(built), built
-
-
 def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
     """A spec from text; `file` is what findings call it."""
     return spec_in(tree_of(text, file, specs=specs))
@@ -160,7 +154,12 @@ def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
 
 def tree_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Tree:
     """The tree of a spec from text, laid over its base where it names one."""
-    return _built(source.read(text, file), specs)
+    return over_base(source.read(text, file), specs=specs)
+
+
+def over_base(tree: Tree, *, specs: tuple[str, ...] = ()) -> Tree:
+    """A tree laid over its base, where it names one; that is looked for next to the file of the tree first."""
+    return _built(tree, specs)
 
 
 def spec_in(tree: Tree) -> Spec:

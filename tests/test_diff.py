@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutdsl import LayoutError, cli, library, source
+from layoutdsl import LayoutError, cli, library
 from layoutdsl.diff import picture, text
 from layoutdsl.diff.compare import LONGEST_AXIS, Difference, difference
 from layoutdsl.diff.data import data_of
-from layoutdsl.diff.versions import Version, opened
+from layoutdsl.diff.versions import Version, opened, version_of
 from layoutdsl.library import files, read_spec
+from layoutdsl.lint import ink
 from layoutdsl.model import Format, Module
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,9 +58,7 @@ BASE = SPEC.format(order="kt, nt k1 n0 {k0 n1}")
 
 
 def version(spec: str, label: str = "a version") -> Version:
-    spec_, tree = library.spec_of_tree(source.read(spec, f"{label}.yaml"))
-    assert isinstance(tree.data, dict)
-    return Version(label, spec_, tree.data)
+    return version_of(library.tree_of(spec, f"{label}.yaml"), label)
 
 
 def compared(before: str, after: str, **given: Any) -> Difference:
@@ -517,3 +516,34 @@ def test_formats_are_all_compared() -> None:
         if isinstance(spec := read_spec(path), Format):
             found = difference(opened(str(path)), opened(str(path)))
             assert len(found.settings) >= len(spec.try_) and not found.refusals
+
+
+# --- pictures of a terminal -------------------------------------------------------------------------------------------
+
+
+def test_a_report_has_colours_that_change_no_word() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "layoutdsl", "lint", "tests/lint/bad/ld406_order_of_another_extent.yaml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    report = done.stdout
+    assert done.returncode == 1 and "\x1b" not in report
+    coloured = ink.inked(report)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == report
+    first, *_, carets = [line for line in coloured.splitlines() if "\x1b[1;31m" in line]
+    assert first.startswith("\x1b[1;31mLD406 order-of-another-extent\x1b[0m") and "^\x1b[0m" in carets
+
+
+def test_a_picture_of_a_terminal_has_its_letters_and_colours() -> None:
+    scripts = str(ROOT / "scripts")
+    sys.path.insert(0, scripts)
+    try:
+        from terminal_picture import picture as terminal  # pyright: ignore
+    finally:
+        sys.path.remove(scripts)
+    drawn = ElementTree.fromstring(terminal("A line", ["a <\x1b[1;31mred\x1b[0m> b", "x" * 12 + " " + "y" * 12], columns=16))
+    rows = [row for row in drawn.iter(f"{SVG}text") if row.get("class") == "left"]
+    assert ["".join(row.itertext()) for row in rows] == ["a\u00a0<red>\u00a0b", "x" * 12, "y" * 12]
+    assert [(span.get("class"), span.text) for span in rows[0]] == [("bold red", "red")]

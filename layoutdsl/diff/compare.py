@@ -10,14 +10,14 @@ wherever in the text its cause stands.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from layoutdsl.diff.facts import Fact, facts_of
 from layoutdsl.diff.moves import Moves, moves_of
 from layoutdsl.diff.settings import Setting, Size, settings_of
-from layoutdsl.diff.stated import stated, texts, untried
+from layoutdsl.diff.stated import Taken, stated, texts, untried
 from layoutdsl.diff.versions import Version
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Format, ParamValue
@@ -101,40 +101,64 @@ def difference(
     """
     one, other = before.spec, after.spec
     assert isinstance(one, Format) and isinstance(other, Format)
-    names = _renamed(one, other)
-    changes: dict[Any, Change] = {}
-    refusals: dict[tuple[str, str], Refusal] = {}
-    compared: list[Setting] = []
-    taken: tuple[set[tuple[str, int | None]], ...] = (set(), set())
-    seen: dict[str, None] = {}
-    refused: LayoutError | None = None
+    looking = _Looking(before.label, after.label, _renamed(one, other))
     for setting in _distinct(one, other, settings_of(one, other, sizes or {}, params or {})):
-        was, now = (_picture(spec, setting, specs) for spec in (one, other))
-        if isinstance(was, Picture) and isinstance(now, Picture):
-            compared.append(setting)
-            for cases, picture in zip(taken, (was, now)):
-                cases |= {(sheet.key, sheet.case) for sheet in picture.sheets}
-            for change in _changes(was, now, names, setting):
-                seen[change.tensor] = None
-                if change.facts or change.status != "changed":
-                    known = changes.setdefault(change.key, change)
-                    changes[change.key] = replace(known, settings=tuple(dict.fromkeys((*known.settings, setting))))
-        elif isinstance(was, LayoutError) and isinstance(now, LayoutError):
-            refused = refused or now
-        else:
-            label, error = (before.label, was) if isinstance(was, LayoutError) else (after.label, now)
-            assert isinstance(error, LayoutError)
-            found = refusals.setdefault((label, error.message), Refusal(label, error.message, ()))
-            refusals[label, error.message] = replace(found, settings=(*found.settings, setting))
-    if refused is not None and not compared and not refusals:
-        raise refused
-    told = {change.tensor for change in changes.values()}
-    inorder = sorted(changes.values(), key=lambda change: list(seen).index(change.tensor))
+        looking.look(setting, *(_picture(spec, setting, specs) for spec in (one, other)))
+    if looking.refused is not None and not looking.settings and not looking.refusals:
+        raise looking.refused
+    told = {change.tensor for change in looking.changes.values()}
     return Difference(
-        before, after, tuple(compared), (*stated(before, after, names), *untried(before, after, names, (taken[0], taken[1]))),
-        tuple(inorder), tuple(refusals.values()), tuple(name for name in seen if name not in told),
+        before,
+        after,
+        tuple(looking.settings),
+        (*stated(before, after, looking.names), *untried(before, after, looking.names, looking.taken)),
+        tuple(sorted(looking.changes.values(), key=lambda change: looking.tensors.index(change.tensor))),
+        tuple(looking.refusals.values()),
+        tuple(name for name in looking.tensors if name not in told),
         tuple(texts(before, after)),
-    )  # fmt: skip
+    )
+
+
+@dataclass
+class _Looking:
+    """What is found, setting by setting. `names`: key of a tensor after -> before; `taken`: the cases of each side;
+    `refused`: why neither version has a layout at some setting."""
+
+    before: str
+    after: str
+    names: Mapping[str, str]
+    settings: list[Setting] = field(default_factory=list[Setting])
+    changes: dict[Any, Change] = field(default_factory=dict[Any, Change])
+    refusals: dict[Any, Refusal] = field(default_factory=dict[Any, Refusal])
+    tensors: list[str] = field(default_factory=list[str])
+    taken: tuple[set[Taken], set[Taken]] = field(default_factory=lambda: (set(), set()))
+    refused: LayoutError | None = None
+
+    def look(self, setting: Setting, was: Picture | LayoutError, now: Picture | LayoutError) -> None:
+        if isinstance(was, Picture) and isinstance(now, Picture):
+            self.settings.append(setting)
+            self._compare(setting, was, now)
+        elif isinstance(was, LayoutError) and isinstance(now, LayoutError):
+            self.refused = self.refused or now
+        else:
+            self._refuse(setting, *((self.before, was) if isinstance(was, LayoutError) else (self.after, now)))
+
+    def _compare(self, setting: Setting, was: Picture, now: Picture) -> None:
+        for cases, picture in zip(self.taken, (was, now)):
+            cases.update((sheet.key, sheet.case) for sheet in picture.sheets)
+        for change in _changes(was, now, self.names, setting):
+            if change.tensor not in self.tensors:
+                self.tensors.append(change.tensor)
+            if change.facts or change.status != "changed":
+                known = self.changes.get(change.key)
+                settings = (*known.settings, setting) if known else (setting,)
+                self.changes[change.key] = replace(known or change, settings=settings)
+
+    def _refuse(self, setting: Setting, label: str, error: Picture | LayoutError) -> None:
+        assert isinstance(error, LayoutError)
+        known = self.refusals.get((label, error.message))
+        settings = (*known.settings, setting) if known else (setting,)
+        self.refusals[label, error.message] = Refusal(label, error.message, settings)
 
 
 def _distinct(before: Format, after: Format, settings: Sequence[Setting]) -> Iterator[Setting]:

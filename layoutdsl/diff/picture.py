@@ -7,8 +7,10 @@ light grey, what comes from a line that is not drawn is grey, padding is hatched
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
 
 from layoutdsl.diff.compare import Change, Difference
+from layoutdsl.diff.facts import Fact
 from layoutdsl.diff.hunk import Hunk, Line, codes_of_a_line, element
 from layoutdsl.diff.text import examples, headline, verdict
 from layoutdsl.show import svg
@@ -19,6 +21,7 @@ LETTER, SAID = 6.7, 6.4
 ROW, HIGH = 24, 20
 LINES, TENSORS, ARROWS = 12, 4, 8
 FACTS = 8
+LEGEND = "a box: n,k of what it holds; its colour: where that stood before; pale: it stays; grey: it comes from afar"
 LONGEST = 120
 """Letters of a sentence that are shown in a line."""
 
@@ -31,13 +34,14 @@ def drawing_of(found: Difference) -> str:
     drawing.say(f"{found.before.label} → {found.after.label}", "said", 22)
     drawing.say(verdict(found), "said", 20)
     for fact in found.stated[:FACTS]:
-        drawing.say(f"{fact.said}: {fact.before} → {fact.after}", "said", 18)
+        drawing.fact(fact)
     for change in found.moved[:TENSORS]:
         drawing.tensor(change)
     if len(found.moved) > TENSORS:
         drawing.say(f"{len(found.moved) - TENSORS} more tensors move", "said", 24)
     about = "; ".join([verdict(found), *(headline(change) for change in found.changes)])
-    return svg.document(f"What moves in {name}", about, drawing.right + MARGIN, drawing.y + MARGIN, drawing.items)
+    size = drawing.right + MARGIN, drawing.y + MARGIN
+    return svg.document(f"What moves in {name}", about, *size, drawing.items, svg.ARROWS)
 
 
 class Drawing:
@@ -54,6 +58,12 @@ class Drawing:
         self.items.append(svg.text(MARGIN, self.y - 6, shown, kind))
         self.right = max(self.right, MARGIN + len(shown) * (9.5 if kind == "head" else SAID))
 
+    def fact(self, fact: Fact) -> None:
+        """What differs, with both sides; in a line of its own each, where they are long."""
+        whole = f"{fact.said}: {fact.before} → {fact.after}"
+        for said in [whole] if len(whole) <= LONGEST else [f"{fact.said}:", fact.before, f"→ {fact.after}"]:
+            self.say(said, "said", 18)
+
     def tensor(self, change: Change) -> None:
         """One tensor: what differs in words, and both sides of its hunk."""
         assert change.before is not None and change.after is not None and change.moves.first is not None
@@ -61,13 +71,15 @@ class Drawing:
         self.y += 12
         self.say(headline(change), "title", 22)
         for fact in change.facts:
-            self.say(f"{fact.said}: {fact.before} → {fact.after}", "said", 18)
+            self.fact(fact)
         for said in examples(change):
             self.say(said, "said", 18)
         self.say(f"at {change.settings[0]}", "said", 18)
         lines = hunk.lines
         if lines:
             self._sides(hunk, lines)
+            self.y += 8
+            self.say(LEGEND, "said", 16)
 
     def _sides(self, hunk: Hunk, lines: Sequence[Line]) -> None:
         sheets, rows = (hunk.before, hunk.after), _rows(lines)
@@ -148,9 +160,11 @@ def _name(sheet: Sheet, cells: Sequence[Cell]) -> str:
 
 
 def _arrows(hunk: Hunk, rows: Sequence[Row], middles: Sequence[dict[int, float]]) -> Iterator[tuple[float, float]]:
-    """From the line that an element leaves to the one in which it stands: heights, each pair of lines once."""
-    found: dict[tuple[int, int], None] = {}
+    """From the line that an element leaves to the one in which it stands: heights. One of each line, then a second."""
+    found: list[list[tuple[float, float]]] = []
     for at, cells in zip(middles[0], rows):
-        goals = (goal // codes_of_a_line(hunk.after) for cell in cells if (goal := hunk.goal(cell)) is not None)
-        found |= dict.fromkeys((at, goal) for goal in goals if goal != at and goal in middles[1])
-    yield from ((middles[0][one], middles[1][other]) for one, other in list(found)[:ARROWS])
+        places = (goal for cell in cells if (goal := hunk.goal(cell)) is not None)
+        goals = dict.fromkeys(goal // codes_of_a_line(hunk.after) for goal in places)
+        found.append([(middles[0][at], middles[1][goal]) for goal in goals if goal != at and goal in middles[1]])
+    turns = (pair for turn in zip_longest(*found) for pair in turn if pair is not None)
+    yield from islice(turns, ARROWS)

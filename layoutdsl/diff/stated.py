@@ -40,12 +40,14 @@ def stated(before: Version, after: Version, names: Mapping[str, str]) -> Iterato
             yield from _conditions(old, was["tensors"][old], tensor)
 
 
-Taken = Container[tuple[str, int | None]]
-"""The cases that settings took: key of the tensor, place of the case in it."""
+Taken = tuple[str, int | None]
+"""A case that a setting takes: the key of its tensor, its place among the cases; None where none of these holds."""
 
 
-def untried(before: Version, after: Version, names: Mapping[str, str], taken: tuple[Taken, Taken]) -> Iterator[Fact]:
-    """Cases that one version alone has where no setting takes them: of these nobody can say what they change."""
+def untried(
+    before: Version, after: Version, names: Mapping[str, str], taken: tuple[Container[Taken], Container[Taken]]
+) -> Iterator[Fact]:
+    """Cases that one version alone has and that no setting takes: what they change nobody has seen."""
     for name, old in names.items():
         one, other = (side.data["tensors"][key].get("cases", []) for side, key in ((before, old), (after, name)))
         said = f"a case of `{old}` was not compared: no setting takes it"

@@ -53,8 +53,7 @@ def opened(name: str, specs: tuple[str, ...] = (), label: str | None = None) -> 
     """The version that `name` means. Raises LayoutError with all findings in it, or where git has nothing of it."""
     if ":" in name and not Path(name).exists():
         return at_revision(Revision(name), specs)
-    tree = source.read_file(library.path_of(name, specs=specs))
-    return _version(label or name, tree, specs)
+    return version_of(library.read_tree(library.path_of(name, specs=specs), specs=specs), label or name)
 
 
 def committed(name: str, specs: tuple[str, ...] = ()) -> Version:
@@ -72,13 +71,14 @@ def at_revision(revision: Revision, specs: tuple[str, ...], label: str | None = 
     with tempfile.TemporaryDirectory(prefix="layoutdsl-") as folder:
         _write_bases(Path(folder), revision, tree)
         there = replace(tree, file=str(Path(folder) / revision.name.rpartition("/")[2].rpartition(":")[2]))
-        return _version(label, there, specs)
+        return version_of(library.over_base(there, specs=specs), label)
 
 
-def _version(label: str, tree: source.Tree, specs: tuple[str, ...]) -> Version:
-    spec, built = library.spec_of_tree(tree, specs=specs)
-    assert isinstance(built.data, dict)
-    return Version("".join(char if char.isprintable() else "\ufffd" for char in label), spec, built.data)
+def version_of(tree: source.Tree, label: str) -> Version:
+    """The version that a tree holds, laid over its base."""
+    spec = library.spec_in(tree)
+    assert isinstance(tree.data, dict)
+    return Version("".join(char if char.isprintable() else "\ufffd" for char in label), spec, tree.data)
 
 
 def _write_bases(folder: Path, revision: Revision, tree: source.Tree) -> None:

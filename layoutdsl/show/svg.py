@@ -61,8 +61,6 @@ def _style() -> str:
         f"rect,path{{stroke-width:1;{paint('stroke', 'line')}}}",
         f".word{{fill:none;{paint('stroke', 'muted')}}}",
         f".mark{{fill:none;stroke-width:2;{paint('stroke', 'mark')}}}",
-        f".arrow{{fill:none;stroke-width:1.5;{paint('stroke', 'mark')}}}",
-        f".point{{stroke:none;{paint('fill', 'mark')}}}",
         f".pad rect{{fill:url(#hatch)}}.hatch{{{paint('stroke', 'muted')}}}",
         *(f".{name} rect{{{paint('fill', name)}}}" for name in ("plain", "band", *(f"p{hue}" for hue in range(HUES)))),
     ]
@@ -75,8 +73,15 @@ HATCH = (
 )
 
 
-def document(title: str, description: str, width: float, height: float, body: Iterable[str]) -> str:
-    """A whole file."""
+ARROWS = (
+    f".arrow{{fill:none;stroke-width:1.5;stroke:{COLOURS['mark'][0]};stroke:var(--mark)}}\n"
+    f".point{{stroke:none;fill:{COLOURS['mark'][0]};fill:var(--mark)}}"
+)
+"""The rules that arrows need."""
+
+
+def document(title: str, description: str, width: float, height: float, body: Iterable[str], rules: str = "") -> str:
+    """A whole file. `rules` are added to the style sheet."""
     w, h = round(width), round(height)
     return "\n".join(
         [
@@ -84,7 +89,7 @@ def document(title: str, description: str, width: float, height: float, body: It
             ' aria-labelledby="title desc">',
             f'<title id="title">{escape(title)}</title>',
             f'<desc id="desc">{escape(description)}</desc>',
-            f"<style>\n{_style()}\n</style>",
+            f"<style>\n{_style()}\n{rules}</style>",
             HATCH,
             f'<rect class="page" width="{w}" height="{h}" rx="8"/>',
             *body,
