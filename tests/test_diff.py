@@ -543,7 +543,8 @@ def test_a_picture_of_a_terminal_has_its_letters_and_colours() -> None:
         from terminal_picture import picture as terminal  # pyright: ignore
     finally:
         sys.path.remove(scripts)
-    drawn = ElementTree.fromstring(terminal("A line", ["a <\x1b[1;31mred\x1b[0m> b", "x" * 12 + " " + "y" * 12], columns=16))
+    lines = ["a <\x1b[1;31mred\x1b[0m> b", "x" * 12 + " " + "y" * 12]
+    drawn = ElementTree.fromstring(terminal("A line", lines, columns=16))
     rows = [row for row in drawn.iter(f"{SVG}text") if row.get("class") == "left"]
     assert ["".join(row.itertext()) for row in rows] == ["a\u00a0<red>\u00a0b", "x" * 12, "y" * 12]
     assert [(span.get("class"), span.text) for span in rows[0]] == [("bold red", "red")]

@@ -26,9 +26,7 @@ class Setting:
 
     def __str__(self) -> str:
         sizes = [f"{axis}={','.join(map(str, size)) if isinstance(size, tuple) else size}" for axis, size in self.sizes]
-        values = [
-            f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in self.params
-        ]
+        values = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in self.params]
         return " ".join([*sizes, *values])
 
     def at(self, **params: ParamValue) -> Setting:
