@@ -3,9 +3,9 @@
     python scripts/generate_docs.py            write them
     python scripts/generate_docs.py --check    exit 1 where a file is not as it would be written
 
-docs/spec-reference.md, docs/formats.md, docs/gallery.md, docs/choices.md and the pictures in docs/img are written
-whole; README.md, CONTRIBUTING.md and docs/laws.md have a part between two comments. Nothing is listed twice: a new key,
-code, recode, finding or spec shows up by itself.
+docs/spec-reference.md, docs/rules.md, docs/formats.md, docs/gallery.md, docs/choices.md and the pictures in docs/img
+are written whole; README.md, CONTRIBUTING.md and docs/laws.md have a part between two comments. Nothing is listed
+twice: a new key, code, recode, rule, finding or spec shows up by itself.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from layoutdsl.diff.picture import drawing_of
 from layoutdsl.diff.versions import version_of
 from layoutdsl.library import files, kind_of, read_spec, tree_of
 from layoutdsl.lint import ink
+from layoutdsl.lint.rule import FAMILIES, Rule, rule_of, rules
 from layoutdsl.model import KINDS, ROLES, Checkpoint, Format, Kernel, Module, Param, Spec
 from layoutdsl.plan import Duty
 from layoutdsl.show import cuts, drawing, module
@@ -84,6 +85,7 @@ def wanted() -> tuple[tuple[Path, str], ...]:
         (ROOT / "docs" / "formats.md", text_of(gallery())),
         (ROOT / "docs" / "gallery.md", text_of(pictures())),
         (ROOT / "docs" / "choices.md", text_of(planner())),
+        (ROOT / "docs" / "rules.md", text_of(rule_pages())),
         *((IMAGES / f"choice_{one.name}.svg", one.picture) for one in EXAMPLES),
         *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files()) if base_of(spec) is None),
         (IMAGES / "session.svg", session()),
@@ -306,9 +308,19 @@ def value_changes() -> Iterator[str]:
     yield "Which of them are exact, and the bounds of the others, stand in [the laws](laws.md#recodes)."
 
 
+FINDINGS = """\
+The codes of what `lint` and the other commands report, with their names. Those that `lint` can report have a
+[page](rules.md) each."""
+
+
 def findings() -> Iterator[str]:
-    yield from ("", "## Findings", "", "The codes of what `lint` and the other commands report, with their names.", "")
-    yield from table(("code", "names"), *((f"`{number}`", ", ".join(names)) for number, names in finding_codes()))
+    yield from ("", "## Findings", "", FINDINGS, "")
+    yield from table(("code", "names"), *((finding(number), ", ".join(names)) for number, names in finding_codes()))
+
+
+def finding(number: str) -> str:
+    """A code, with the way to its page."""
+    return f"`{number}`" if rule_of(number) is None else f"[`{number}`](rules.md#{number.lower()})"
 
 
 def finding_codes() -> list[tuple[str, list[str]]]:
@@ -326,6 +338,8 @@ def finding_codes() -> list[tuple[str, list[str]]]:
                     found.setdefault(number, {})
                     if re.fullmatch("[a-z-]+(<.*>)?", name):
                         found[number][name] = None
+    for rule in rules():
+        found.setdefault(rule.code, {})[rule.name] = None
     return sorted((number, list(names)) for number, names in found.items())
 
 
@@ -932,6 +946,35 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+RULES = """\
+# Rules
+
+What `layoutdsl lint` finds, a page each: why it is bad, an example, what to write instead. `layoutdsl rule CODE` prints
+a page at the terminal, `layoutdsl rule` lists them. [Lint](lint.md) says how findings are selected, suppressed and
+mended.
+
+A code is never given to another rule, and its meaning stays. Codes that begin with LP are refusals of the compiler and
+the prover, met at a spec's sizes to try."""
+
+
+def rule_pages() -> Iterator[str]:
+    yield from (NOTE, "", RULES)
+    for family, about_it in FAMILIES.items():
+        if own := [rule for rule in rules() if rule.code.startswith(family)]:
+            yield from ("", f"## {family}: {about_it}", "")
+            yield from table(("code", "name", "finds"), *(rule_row(rule) for rule in own))
+            for rule in own:
+                text = re.sub("^## ", "#### ", rule.doc, flags=re.MULTILINE)
+                yield from ("", f"### {rule.code}", "", f"**{rule.name}.** {text}")
+
+
+def rule_row(rule: Rule) -> tuple[str, str, str]:
+    names = ", ".join(f"`{name}`" for name in (rule.name, *rule.also))
+    return f"[{rule.code}](#{rule.code.lower()})", names, rule.finds
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

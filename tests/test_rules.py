@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from layoutdsl.library import read_spec, read_tree, shipped
-from layoutdsl.lint.rule import Rule, rule_of, rules
+from layoutdsl.lint.rule import FAMILIES, Rule, rule_of, rules
 from layoutdsl.lint.run import lint
 from layoutdsl.lint.subject import Subject
 
@@ -63,6 +63,7 @@ def test_every_rule_has_a_page(rule: Rule) -> None:
 
 def test_codes_and_names_stand_once() -> None:
     codes = [rule.code for rule in rules()]
+    assert all(code[:3] in FAMILIES for code in codes)
     spoken = [name for rule in rules() for name in (rule.name, *rule.also)]
     assert len(set(codes)) == len(codes)
     assert len(set(spoken)) == len(spoken)

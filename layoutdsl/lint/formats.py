@@ -1,4 +1,4 @@
-"""What rules ask of a format: what its tensors state, cases included, and which it has for each choice of parameters."""
+"""What rules ask of a format: what its tensors state, and which it has for each choice of parameters."""
 
 from __future__ import annotations
 

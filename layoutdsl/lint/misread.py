@@ -101,7 +101,15 @@ def _laid_out(
     sizes = f"{kept} and {matrix.k.length} inputs"
     has = f"{groups} groups of {group}" if groups > 1 else "one group"
     due = "groups > 1" if (groups > 1) != holds(one.tensor.cases[one.case or 0].when, scope) else "groups == 1"
-    return Misread(f"`{matrix.name}` of {sizes} has {has}", groups > 1, due, _named(matrix, first), _named(matrix, moved[first]), len(moved), total)
+    return Misread(
+        f"`{matrix.name}` of {sizes} has {has}",
+        groups > 1,
+        due,
+        _named(matrix, first),
+        _named(matrix, moved[first]),
+        len(moved),
+        total,
+    )
 
 
 def _mended(kernel: Kernel, one: Stated, scope: Mapping[str, ParamValue]) -> Kernel:
@@ -109,7 +117,9 @@ def _mended(kernel: Kernel, one: Stated, scope: Mapping[str, ParamValue]) -> Ker
     tensor = kernel.tensors[one.key]
     flipped = Expr("int", (int(not holds(tensor.cases[one.case or 0].when, scope)),), 0, 0)
     cases = tuple(c.model_copy(update={"when": flipped}) if at == one.case else c for at, c in enumerate(tensor.cases))
-    return kernel.model_copy(update={"tensors": {**kernel.tensors, one.key: tensor.model_copy(update={"cases": cases})}})
+    return kernel.model_copy(
+        update={"tensors": {**kernel.tensors, one.key: tensor.model_copy(update={"cases": cases})}}
+    )
 
 
 def _scales(matrix: Matrix, groups: int) -> Iterator[tuple[int, int, int]]:

@@ -46,7 +46,9 @@ def inner(spec: Module) -> dict[str, tuple[str, str]]:
 
 def has_parts(matrix: Matrix) -> bool:
     """Whether a matrix has several parts, or may have."""
-    return len(matrix.n) > 1 if isinstance(matrix.n, dict) else isinstance(matrix.parts, Template) or len(matrix.parts) > 1
+    return (
+        len(matrix.n) > 1 if isinstance(matrix.n, dict) else isinstance(matrix.parts, Template) or len(matrix.parts) > 1
+    )
 
 
 def cuts(spec: Module, kind: str) -> set[str]:

@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from layoutdsl.lint.subject import Subject
     from layoutdsl.source import Route, Tree
 
+FAMILIES = {
+    "LD0": "text and schema",
+    "LD1": "axes and digits",
+    "LD2": "padding",
+    "LD3": "packing",
+    "LD4": "shards and groups",
+    "LD5": "values",
+    "LD9": "style",
+    "LP1": "sizes and parameters",
+    "LP2": "laws",
+}
+"""What the codes that begin so are about."""
+
 _FOLDER = Path(__file__).parent / "rules"
 _FILE = re.compile(r"([a-z]{2}[0-9]{3})_([a-z0-9_]+)")
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from layoutdsl.errors import Diagnostic, Span
 from layoutdsl.lint.report import page, uri
-from layoutdsl.lint.rule import rule_of
+from layoutdsl.lint.rule import FAMILIES, rule_of
 from layoutdsl.lint.run import Outcome
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -66,7 +66,7 @@ def _rule(code: str, findings: Iterable[Diagnostic]) -> dict[str, Any]:
         "shortDescription": {"text": rule.finds},
         "help": {"text": rule.doc, "markdown": rule.doc},
         "defaultConfiguration": {"level": "error"},
-        "properties": {"tags": [code[:3]], "page": rule.page},
+        "properties": {"tags": [FAMILIES[code[:3]]], "page": rule.page},
     }
 
 

@@ -34,7 +34,9 @@ def check(subject: Subject) -> Iterator[Found]:
         tensor = text["tensors"][key]
         cases = tensor.get("cases", ())
         for at, case in enumerate(cases):
-            changed = [name for name, value in case.items() if name != "when" and _words(tensor.get(name)) != _words(value)]
+            changed = [
+                name for name, value in case.items() if name != "when" and _words(tensor.get(name)) != _words(value)
+            ]
             if not changed and at == len(cases) - 1:
                 yield Found(
                     f"case {at + 1} of `{key}` states nothing that the tensor does not state",

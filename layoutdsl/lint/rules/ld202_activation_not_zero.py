@@ -51,8 +51,8 @@ def check(subject: Subject) -> Iterator[Found]:
     for axis, (writer, _) in inner(spec).items():
         if not has_parts(spec.matrices[writer]):
             yield Found(
-                f"{named[1]}, which `doc` names, maps zero to {_AT_ZERO[named[1]]}: the padding of axis `{axis}` is not "
-                f"zero behind `{writer}`",
+                f"{named[1]}, which `doc` names, maps zero to {_AT_ZERO[named[1]]}: the padding of axis `{axis}` is "
+                f"not zero behind `{writer}`",
                 ("activation",),
                 help="state `activation: unknown`",
             )

@@ -33,7 +33,8 @@ def check(subject: Subject) -> Iterator[Found]:
             covers = tile.n % other.n == 0 and tile.k % other.k == 0
             if covers and (tile != other or before < at):
                 yield Found(
-                    f"tiles of {tile.n} x {tile.k} are never needed: every multiple is one of {other.n} x {other.k} too",
+                    f"tiles of {tile.n} x {tile.k} are never needed: every multiple is one of {other.n} x "
+                    f"{other.k} too",
                     ("accepts", "tiles", at),
                     help="remove one of the two",
                 )

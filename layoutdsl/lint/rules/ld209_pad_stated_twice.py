@@ -43,7 +43,8 @@ def check(subject: Subject) -> Iterator[Found]:
                 odd = [getattr(t, axis) for t in spec.accepts.tiles if multiple and getattr(t, axis) % multiple]
                 said = f"and they disagree: tiles pad to multiples of {odd[0]}" if odd else "and once is enough"
                 yield Found(
-                    f"`{one.key}` pads {axis} to {multiple or 'a multiple'}, which the kernel's tiles pad already, {said}",
+                    f"`{one.key}` pads {axis} to {multiple or 'a multiple'}, which the kernel's tiles pad "
+                    f"already, {said}",
                     path,
                     within=(call.start, call.end),
                     help=f"write `{axis}`, and let `accepts.tiles` say how far it is padded",

@@ -2,8 +2,8 @@
 
 ## Why is this bad
 
-A padded weight is multiplied by whatever stands in the padded input, or lies beside outputs that are cut off later. Only
-a weight of zero is harmless everywhere, and a power of two is never zero: byte 0 of e8m0 is worth 2^-127.
+A padded weight is multiplied by whatever stands in the padded input, or lies beside outputs that are cut off later.
+Only a weight of zero is harmless everywhere, and a power of two is never zero: byte 0 of e8m0 is worth 2^-127.
 
 ## Example
 

@@ -37,7 +37,8 @@ def check(subject: Subject) -> Iterator[Found]:
         for axis in sorted(cuts(spec, "tp") & set(axes[1:])):
             first = " ".join([axis, *(other for other in axes if other != axis)])
             yield Found(
-                f"ranks cut axis `{axis}`, but `{' '.join(axes)}` counts things of `{axes[0]}`: each rank would hold all",
+                f"ranks cut axis `{axis}`, but `{' '.join(axes)}` counts things of `{axes[0]}`: each rank would "
+                "hold all",
                 path,
                 help=f"write `{first}`, if that is how they are stored",
             )

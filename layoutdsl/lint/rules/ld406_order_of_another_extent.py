@@ -48,9 +48,9 @@ def check(subject: Subject) -> Iterator[Found]:
 def _found(one: Stated, wrong: Misread) -> Found:
     what, order = _WHAT[one.tensor.role], "one group" if wrong.has_several else "several"
     return Found(
-        f"the number of groups does not decide the order of `{one.key}`: {wrong.matrix} and gets the order of {order}; the "
-        f"{what} of {wrong.stands} would stand where the kernel reads {wrong.read}, as {wrong.count - 1} more of its "
-        f"{wrong.total} {what}s would",
+        f"the number of groups does not decide the order of `{one.key}`: {wrong.matrix} and gets the order of "
+        f"{order}; the {what} of {wrong.stands} would stand where the kernel reads {wrong.read}, as {wrong.count - 1} "
+        f"more of its {wrong.total} {what}s would",
         ("tensors", one.key, "cases", one.case, "when"),
         help=f"write `{wrong.due}`: it counts the groups of the very matrix, padded",
     )

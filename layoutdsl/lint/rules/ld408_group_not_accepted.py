@@ -2,8 +2,9 @@
 
 ## Why is this bad
 
-Which groups a kernel takes is a fact about it, and everything else is refused: a default outside is refused from everyone
-who sets nothing. Finer groups than these cannot be merged, so no size may be listed that the kernel was not built for.
+Which groups a kernel takes is a fact about it, and everything else is refused: a default outside is refused from
+everyone who sets nothing. Finer groups than these cannot be merged, so no size may be listed that the kernel was not
+built for.
 
 ## Example
 

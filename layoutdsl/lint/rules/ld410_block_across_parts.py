@@ -38,7 +38,8 @@ def check(subject: Subject) -> Iterator[Found]:
         if shared and len(shared) < len(along) and "p" not in roles:
             item = next(item for item in one.tensor.order if item.name in along and item.role != "shared")
             yield Found(
-                f"outputs of two parts may share a block of `{one.key}`: parts stand one after the other inside `{item.name}`",
+                f"outputs of two parts may share a block of `{one.key}`: parts stand one after the other inside "
+                f"`{item.name}`",
                 one.path("order"),
                 within=(item.start, item.end),
                 help=f"write `p {item.name}`: each part has blocks of its own",

@@ -45,4 +45,3 @@ def check(subject: Subject) -> Iterator[Found]:
                     path,
                     help="let the digits in parentheses count `(group)`",
                 )
-

@@ -39,7 +39,9 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(spec, Format):
         return
     seen: set[Route] = set()
-    scaled = [one.scaled for tensor in spec.tensors.values() for one in (tensor, *tensor.cases) if one.scaled is not None]
+    scaled = [
+        one.scaled for tensor in spec.tensors.values() for one in (tensor, *tensor.cases) if one.scaled is not None
+    ]
     for scope in choices(spec, {"dtype", *names(scaled)}) if scaled else ():
         for one in held(spec, scope):
             power, code = number(one.tensor.scaled, scope), code_of(one.tensor, scope)

@@ -2,12 +2,13 @@
 
 ## Why is this bad
 
-Symmetric quantizers put zero in the middle: 8 of 16 codes, 128 of 256. Another bias shifts every weight by whole steps,
-which no shape and no checksum shows. Where zero points vary they are a tensor of their own, and the code has none.
+Symmetric quantizers put zero in the middle: code 8 of 16, or 7 where the last one stays unused. Another bias shifts
+every weight by whole steps, which no shape and no checksum shows. Where zero points vary they are a tensor of their
+own, and the code has none.
 
 ## Example
 
-    w: {role: codes, dtype: int32, code: u4b7, ...}
+    w: {role: codes, dtype: int32, code: u4b6, ...}
 
 ## Use instead
 
@@ -36,11 +37,11 @@ def check(subject: Subject) -> Iterator[Found]:
             if code is None or code.kind != "integer" or not code.bias or path in seen:
                 continue
             middle = 1 << (code.bits - 1)
-            if code.bias != middle:
+            if code.bias not in (middle, middle - 1):
                 seen.add(path)
                 yield Found(
                     f"code {code.name} of `{one.key}` has its zero at {code.bias}, the middle of {code.bits} bits is "
-                    f"{middle}",
+                    f"{middle}, or {middle - 1} where the last code is unused",
                     path,
                     help=f"write `u{code.bits}b{middle}`, or `u{code.bits}` with a tensor of zero points",
                 )

@@ -30,7 +30,9 @@ def check(subject: Subject) -> Iterator[Found]:
     spec = subject.spec
     if not isinstance(spec, Format) or len(subject.tries) < len(spec.try_):
         return
-    tried = {(one.key, case) for entry in subject.tries for one in held(spec, scope_of(entry)) for case in (None, one.case)}
+    tried = {
+        (one.key, case) for entry in subject.tries for one in held(spec, scope_of(entry)) for case in (None, one.case)
+    }
     for key, tensor in spec.tensors.items():
         if (key, None) not in tried and tensor.when is not None and any(holds(tensor.when, s) for s in choices(spec)):
             yield Found(
@@ -38,7 +40,9 @@ def check(subject: Subject) -> Iterator[Found]:
             )
             continue
         for at in range(len(tensor.cases)):
-            if (key, at) not in tried and any((key, at) == (o.key, o.case) for s in choices(spec) for o in held(spec, s)):
+            if (key, at) not in tried and any(
+                (key, at) == (o.key, o.case) for s in choices(spec) for o in held(spec, s)
+            ):
                 yield Found(
                     f"no size to try takes case {at + 1} of `{key}`",
                     ("tensors", key, "cases", at, "when"),

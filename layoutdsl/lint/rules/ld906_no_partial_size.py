@@ -39,7 +39,8 @@ def check(subject: Subject) -> Iterator[Found]:
             counted |= units
         if counted:
             yield Found(
-                f"every size to try has whole multiples of {max(counted)} {what}: none leaves a word, group or block short",
+                f"every size to try has whole multiples of {max(counted)} {what}: none leaves a word, group or "
+                "block short",
                 ("try",),
                 key=True,
                 help=f"add an entry whose {axis} is no multiple of {min(counted)}",

@@ -33,7 +33,10 @@ def check(subject: Subject) -> Iterator[Found]:
         if not _STYLE.fullmatch(name):
             suggested = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
             yield Found(
-                f"the {what} `{name}` is not in lower case, with `_` between words", path, key=key, help=f"write `{suggested}`"
+                f"the {what} `{name}` is not in lower case, with `_` between words",
+                path,
+                key=key,
+                help=f"write `{suggested}`",
             )
 
 

@@ -30,6 +30,8 @@ def check(subject: Subject) -> Iterator[Found]:
     spec = subject.spec
     if not isinstance(spec, Format) or len(subject.tries) < len(spec.try_):
         return
+    if subject.tree.home(("tensors",)) is not subject.tree:
+        return  # tensors of a base are tried there
     least: dict[tuple[str, str], tuple[int, str]] = {}
     reached: set[tuple[str, str]] = set()
     for one in subject.tries:
