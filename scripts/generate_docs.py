@@ -90,7 +90,7 @@ def wanted() -> tuple[tuple[Path, str], ...]:
         *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files()) if base_of(spec) is None),
         (IMAGES / "session.svg", session()),
         (IMAGES / "coverage.svg", heat_map()),
-        (IMAGES / "lint.svg", finding()),
+        (IMAGES / "lint.svg", report()),
         (IMAGES / "diff.svg", change()),
         *(
             (path, filled(path.read_text(encoding="utf-8"), name, list(lines)))
@@ -546,7 +546,7 @@ def session() -> str:
 FAULT = "tests/lint/bad/ld406_order_of_another_extent.yaml"
 
 
-def finding() -> str:
+def report() -> str:
     """What `layoutdsl lint` says at a terminal of scales in the order of one group where there are several."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.chdir(ROOT):
