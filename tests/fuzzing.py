@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from plans import CASES, plan_named
 
 from layoutdsl import LayoutError, Plan, library
-from layoutdsl.checkpoints.folder import parse_json, read_header
+from layoutdsl.checkpoints.folder import read_header
+from layoutdsl.checkpoints.json_text import parse
 from layoutdsl.checkpoints.identify import identify
 from layoutdsl.checkpoints.opening import opened
 from layoutdsl.checkpoints.quantization import declared
@@ -90,7 +91,7 @@ def _plan(text: str) -> Stages:
 
 
 def _config(text: str) -> Stages:
-    config = parse_json(text.encode("utf-8", "surrogatepass"), "config.json")
+    config = parse(text.encode("utf-8", "surrogatepass"), "config.json")
     found = declared(config)
     yield
     for layer in _layers():

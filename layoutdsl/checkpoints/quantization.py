@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from layoutdsl import library
+from layoutdsl.checkpoints.patterns import Pattern, Work
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Checkpoint, ParamValue
 from layoutdsl.resolve import bind
@@ -67,11 +68,11 @@ class Declared:
     def _found(self, layer: str) -> Group | None:
         steps = layer.split(".")
         runs = (".".join(steps[i:j]) for i in range(len(steps)) for j in range(i + 1, len(steps) + 1))
-        if any(run in self._left for run in runs) or any(pattern.match(layer) for pattern in self._left_patterns):
+        if any(run in self._left for run in runs) or any(pattern.matches(layer) for pattern in self._left_patterns):
             return None
         if layer in self._names:
             return self._names[layer]
-        return next((group for pattern, group in self._patterns if pattern.match(layer)), None)
+        return next((group for pattern, group in self._patterns if pattern.matches(layer)), None)
 
     @cached_property
     def _known(self) -> dict[str, Group | None]:
@@ -82,17 +83,21 @@ class Declared:
         return {entry.strip(".") for entry in self.ignored if not _is_pattern(entry)}
 
     @cached_property
-    def _left_patterns(self) -> list[re.Pattern[str]]:
-        return [_pattern(entry) for entry in self.ignored if _is_pattern(entry)]
+    def _work(self) -> Work:
+        return Work()
+
+    @cached_property
+    def _left_patterns(self) -> list[Pattern]:
+        return [Pattern(entry, self._work) for entry in dict.fromkeys(self.ignored) if _is_pattern(entry)]
 
     @cached_property
     def _names(self) -> dict[str, Group | None]:
         return {target: group for target, group in self.rules if _precedence(target) == 0}
 
     @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], Group | None]]:
+    def _patterns(self) -> list[tuple[Pattern, Group | None]]:
         wide = [(target, group) for target, group in self.rules if _precedence(target)]
-        return [(_pattern(target if target.startswith("re:") else "re:"), group) for target, group in wide]
+        return [(Pattern(target if target.startswith("re:") else "re:", self._work), group) for target, group in wide]
 
     def __str__(self) -> str:
         return "; ".join(dict.fromkeys(map(str, self.groups)))
@@ -105,21 +110,6 @@ def _precedence(target: str) -> int:
 
 def _is_pattern(entry: str) -> bool:
     return entry.startswith("re:") or "*" in entry
-
-
-def _pattern(entry: str) -> re.Pattern[str]:
-    """What `re:` and a pattern mean from the first character on, or a name with `*` in it and all that is inside."""
-    if not entry.startswith("re:"):
-        return re.compile(rf"(.*\.)?{'.*'.join(map(re.escape, entry.split('*')))}(\..*)?$")
-    try:
-        return re.compile(entry[3:])
-    except re.error as error:
-        raise LayoutError(
-            f"config.json: `{entry}` is no pattern: {error}",
-            code="LP215",
-            name="bad-config",
-            help="behind `re:` stands a regular expression of Python",
-        ) from None
 
 
 def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:

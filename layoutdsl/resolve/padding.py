@@ -20,6 +20,9 @@ from layoutdsl.resolve.tensors import Side, tensors
 CHOICES = ("even", "finer groups", "uneven", "one group a rank", "front pad")
 """How a module is served, the plainest first."""
 
+MOST_CHOICES = 4096
+"""Most ways to give each matrix a family of tiles, of which the cheapest is looked for."""
+
 
 class Fit(NamedTuple):
     """A matrix as a kernel takes it: padded, and its group along k (0: one group)."""
@@ -205,6 +208,14 @@ def shapes(
         for reads, other in enumerate(found)
         if m.n[0].axis == other.k.axis and not m.n[0].seen
     ]
+    if len(kernel.accepts.tiles) ** len(found) > MOST_CHOICES:
+        raise LayoutError(
+            f"`{kernel.name}` has {len(kernel.accepts.tiles)} families of tiles, too many to choose from for each of "
+            f"{len(found)} matrices",
+            code="LP125",
+            name="too-many-choices",
+            help="convert fewer matrices at a time, with `only`",
+        )
     every = product(kernel.accepts.tiles, repeat=len(found))
     made = {_shapes(found, tiles, groups, front, inner, tight): None for tiles in every}
     return [one for one in made if not any(other != one and _is_within(other, one) for other in made)]

@@ -243,6 +243,13 @@ def _lay_out(
         for position, low, high in spread.gaps(axes[0].unit(shared), [axis.stored for axis in axes])
         if high > low
     )
+    if codes * code.bits * (matrix.experts[0] if matrix.experts else 1) >= 1 << 63:
+        raise LayoutError(
+            f"tensor `{key}` of `{matrix.name}` has {codes} elements for each expert, more than 64 bits can address",
+            code="LP111",
+            name="sizes",
+            help="give smaller sizes",
+        )
     shape = _shape(tensor, dims, codes, code, dtypes, scope, key, by_part, len(parts))
     experts = "none" if matrix.experts is None else "shared" if "e" in shared else "each"
     return Stored(
