@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layoutdsl.compile import compile_plan
+from layoutdsl.errors import LayoutError
 from layoutdsl.library import spec_of_data
 from layoutdsl.model import Checkpoint, Format, Kernel, Module, ParamValue, Parts, Spec
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
@@ -30,7 +31,7 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
         compile_plan("gptq", "marlin_int4_a16", spec, sizes, params={**params, **group}, specs=specs)  # pyright: ignore
         return
     assert isinstance(spec, Format)
-    n, k = int(entry.get("n", 0)), int(entry.get("k", 0))  # pyright: ignore[reportArgumentType]
+    n, k = (_size(entry.get(axis, 0), axis) for axis in ("n", "k"))
     params = {name: value for name, value in entry.items() if name not in ("n", "k")}
     for module, sizes, parts in _settings(spec, n, k):
         bound = bind(spec, {**params, **parts})  # pyright: ignore[reportArgumentType]
@@ -41,6 +42,17 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
         back = {f"target.{name}": value for name, value in bound.items()}
         compile_plan(spec, form, module, sizes, params=own, specs=specs)
         compile_plan(form, spec, module, sizes, params=back, specs=specs)
+
+
+def _size(value: ParamValue | tuple[int, ...], axis: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise LayoutError(
+        f"size `{axis}` is one whole number, found {value!r:.40}",
+        code="LP111",
+        name="sizes",
+        help=f"write {{{axis}: 64}}",
+    )
 
 
 def _settings(spec: Format, n: int, k: int) -> list[tuple[str, dict[str, int], dict[str, ParamValue]]]:

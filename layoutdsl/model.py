@@ -90,7 +90,9 @@ class Param(Base):
     type: Literal["values", "int", "bool", "group", "names"] = Field(
         "values", description="group: a positive extent, or -1 for one group over the whole axis; names: `a,b,c`"
     )
-    values: tuple[ParamValue, ...] = Field((), max_length=MOST, description="the values allowed; the first is the default")
+    values: tuple[ParamValue, ...] = Field(
+        (), max_length=MOST, description="the values allowed; the first is the default"
+    )
     default: ParamValue | None = None
     config: str | tuple[str, ...] | None = Field(
         None,
@@ -172,7 +174,9 @@ class Tile(Base):
 class Accepts(Base):
     """Which matrices a kernel takes."""
 
-    tiles: tuple[Tile, ...] = Field(min_length=1, max_length=MOST, description="families: n and k are multiples of one of these")
+    tiles: tuple[Tile, ...] = Field(
+        min_length=1, max_length=MOST, description="families: n and k are multiples of one of these"
+    )
     groups: tuple[int, ...] = Field(min_length=1, max_length=MOST, description="group sizes along k; -1: one group")
     capability: int = Field(80, description="least compute capability, times ten")
 

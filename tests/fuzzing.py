@@ -76,7 +76,7 @@ def _spec(text: str) -> Stages:
             yield
             raise
         yield
-        if zlib.crc32(text.encode()) % 4 == 0:
+        if zlib.crc32(text.encode()) % 8 == 0:
             for entry in spec.try_:
                 prove_spec(spec, entry)
     finally:
@@ -96,7 +96,7 @@ def _config(text: str) -> Stages:
     yield
     for layer in _layers():
         found.of(layer)
-    if zlib.crc32(text.encode("utf-8", "surrogatepass")) % 16 == 0:
+    if zlib.crc32(text.encode("utf-8", "surrogatepass")) % 128 == 0:
         folder = _folder()
         (folder / "config.json").write_text(text, encoding="utf-8", errors="surrogatepass")
         opened(folder, ())
@@ -111,7 +111,7 @@ def _header(text: str) -> Stages:
         file.truncate(8 + len(content) + max(ends, default=0))  # a hole: nobody reads the weights
     read_header(path)
     yield
-    if zlib.crc32(content) % 64 == 0:
+    if zlib.crc32(content) % 512 == 0:
         str(identify(path))
 
 
@@ -224,7 +224,19 @@ _NUMBERS = (
     "9" * 400, "9" * 5000,
 )  # fmt: skip
 _WORDS = ("a", "k", "n", "e", "p", "weight", "qweight", "scales", "x" * 300, "model.layers.0.mlp.down_proj.weight", "·")
-_ODD_TEXT = ("", "a", "\u202e", "\ud800", "\0", "\x1b[31m", "../../etc/passwd", "/dev/zero", "x" * 5000, "9" * 5000, "·\u20ac")
+_ODD_TEXT = (
+    "",
+    "a",
+    "\u202e",
+    "\ud800",
+    "\0",
+    "\x1b[31m",
+    "../../etc/passwd",
+    "/dev/zero",
+    "x" * 5000,
+    "9" * 5000,
+    "·\u20ac",
+)
 
 _ODD_JSON = (
     "null", "true", "false", "NaN", "Infinity", "-Infinity", "1e999", "1.5", "-0", "[]", "{}", '""', '"\\ud800"', '"\\u0000"',
@@ -237,7 +249,7 @@ _ODD_YAML = (
     "\ufeff", "\u2028", "\x85", "\u202e", "{", "}", "[", "]", "[" * 40, "~", "yes", "1.0", "0x10", "1:30", "2020-01-01",
     "'", '"', '"\\UFFFFFFFF"', "# ", ": ", "- ", "2^62", "2^63", "(1)", "1/0", "7%0", "lcm(2^40,2^39)", "up(n,0)", "n*n*n",
     "--------1", "x-a: 1\n", "base: ../x\n", "{bits}", "{2^62}", "{", "not " * 30, "(" * 30, "k0:2 ", "k0:0 ", "k0:1099511627776 ",
-    "max(k,n)", "scaled: 10000\n", "group",
+    "max(k,n)", "scaled: 10000\n", "group", "{when: 1/0, ", "{scaled: 2^62, ", "{plus: -7, ", "{shape: [0], ", ", when: n/0}",
 )  # fmt: skip
 
 

@@ -44,11 +44,15 @@ ATOMS = st.sampled_from(
     ["a", "b", ".", r"\.", r"\d", r"\w", r"\W", r"\s", "[ab]", "[^a]", "[a-c1]", "[]a]", "[^]]", r"[\d_-]", "^", "$", r"\b",
      r"\B", r"\A", r"\Z", "1", "_", "", "()", "{", "{}", "]", r"\]"]
 )  # fmt: skip
-REPEATS = st.sampled_from(["", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}", "{1,}", "{,}", "{0}", "{a}"])
+REPEATS = st.sampled_from(
+    ["", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}", "{1,}", "{,}", "{0}", "{a}"]
+)
 
 
 def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    repeated = st.tuples(st.sampled_from(["(", "(?:"]), inner, REPEATS).map(lambda parts: f"{parts[0]}{parts[1]}){parts[2]}")
+    repeated = st.tuples(st.sampled_from(["(", "(?:"]), inner, REPEATS).map(
+        lambda parts: f"{parts[0]}{parts[1]}){parts[2]}"
+    )
     return st.one_of(
         st.lists(inner, max_size=3).map("".join), st.lists(inner, min_size=1, max_size=3).map("|".join), repeated
     )
@@ -78,7 +82,9 @@ def test_any_pattern_means_what_python_s_means(ahead: str, condition: str, text:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text("ab.*", min_size=1, max_size=8), st.lists(st.sampled_from(["a", "b", "ab", "ba"]), min_size=1, max_size=4))
+@given(
+    st.text("ab.*", min_size=1, max_size=8), st.lists(st.sampled_from(["a", "b", "ab", "ba"]), min_size=1, max_size=4)
+)
 def test_wildcards(entry: str, steps: list[str]) -> None:
     name = ".".join(steps)
     assume(all(entry.strip("*").split(".")))

@@ -212,7 +212,9 @@ def read_header(path: Path, *folders: Path) -> tuple[dict[str, Entry], dict[str,
             AGAIN,
         )
     header = json_text.parse(text, f"the header of `{path}`")
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        _fail("LP213", "bad-safetensors", f"`{path}`: its metadata are no texts by name", None)
     entries = {name: _entry(path, name, value, 8 + length) for name, value in header.items()}
     at = 8 + length
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.size)):
@@ -232,7 +234,7 @@ def read_header(path: Path, *folders: Path) -> tuple[dict[str, Entry], dict[str,
             f"`{path}` is {word}: its header describes {at} bytes, the file has {size}",
             AGAIN,
         )
-    return entries, metadata if isinstance(metadata, dict) else {}
+    return entries, metadata
 
 
 def _entry(path: Path, name: str, value: Any, base: int) -> Entry:

@@ -23,10 +23,10 @@ from pydantic import BeforeValidator, Field
 
 from layoutdsl import library, source
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
-from layoutdsl.grammar import Expr, GrammarError, Template, parse_names, parse_template
+from layoutdsl.grammar import Expr, GrammarError, Template, parse_template
 from layoutdsl.library import load_spec
 from layoutdsl.model import Base, Module, Name, Number, ParamValue
-from layoutdsl.resolve import bind, held_matrices
+from layoutdsl.resolve import bind, filled, held_matrices, part_names
 from layoutdsl.source import Tree
 
 Numbers = Annotated[tuple[Number, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
@@ -302,7 +302,7 @@ class Unit:
         """Name in the checkpoint."""
         spelled = self.names.parts.get(part, part)
         scope = {**dict(self.at), EXPERT: expert, "part": spelled, "tensor": tensor}
-        return self.names.template(matrix, tensor).fill(scope)
+        return filled(self.names.template(matrix, tensor), scope, "a name")
 
     def layer(self, matrix: str, part: str, expert: int = 0) -> str:
         """Name of the layer in the checkpoint that a part comes from."""
@@ -310,7 +310,7 @@ class Unit:
 
     def output(self, matrix: str, tensor: str) -> str:
         (template,) = self.names.outputs(matrix)
-        return template.fill({**dict(self.at), "matrix": matrix, "tensor": tensor})
+        return filled(template, {**dict(self.at), "matrix": matrix, "tensor": tensor}, "a name")
 
     @cached_property
     def name(self) -> str:
@@ -321,7 +321,7 @@ class Unit:
         the names of all its matrices begin."""
         matrix = self.matrices[0] if len(self.matrices) == 1 else ""
         named = [
-            template.fill({**values, "matrix": matrix or _ANY, "tensor": ""}).rstrip("._").split(".")
+            filled(template, {**values, "matrix": matrix or _ANY, "tensor": ""}, "a name").rstrip("._").split(".")
             for template in self.names.outputs(matrix)
         ]
         alike = itertools.takewhile(lambda steps: len({*steps}) == 1 and _ANY not in steps[0], zip(*named))
@@ -400,7 +400,7 @@ class Places:
             self._add(unit.template(matrix, tensor), {**words, "tensor": tensor}, Place(key, matrix, part, tensor))
 
     def _add(self, template: Template, words: Mapping[str, str], place: Place) -> None:
-        steps = template.fill({**{name: _NUMBER + name for name in self.counts}, **words}).split(".")
+        steps = filled(template, {**{name: _NUMBER + name for name in self.counts}, **words}, "a name").split(".")
         slots = tuple(
             int(step) if step.isdecimal() else step.removeprefix(_NUMBER)
             for step in steps
@@ -447,7 +447,7 @@ def parts_of(unit: UnitNames, specs: tuple[str, ...]) -> Iterator[tuple[str, str
             help="state a template for each matrix under `source`, or with `only` which of them the unit has",
         )
     for name, matrix in held.items():
-        parts = parse_names(matrix.parts.fill(bound)) if isinstance(matrix.parts, Template) else matrix.parts
+        parts = part_names(matrix.parts, bound) if isinstance(matrix.parts, Template) else matrix.parts
         yield from ((name, part) for part in (matrix.n if isinstance(matrix.n, dict) else parts) or ("",))
 
 
@@ -471,7 +471,7 @@ def copies_of(names: Names, text: str, numbers: Sizes) -> Iterator[tuple[str, tu
     used = [name for name in names.count if name in placeholders(template)]
     for values in itertools.product(*(range(numbers.count(name)) for name in used)):
         at = tuple(zip(used, values, strict=True))
-        yield template.fill(dict(at)), at
+        yield filled(template, dict(at), "a name"), at
 
 
 def placeholders(template: Template) -> set[str]:
