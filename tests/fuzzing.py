@@ -179,7 +179,7 @@ def _headers() -> tuple[str, ...]:
         with path.open("rb") as file:
             text = file.read(int.from_bytes(file.read(8), "little")).decode()
         header = json.loads(text)
-        few, at = dict(list(header.items())[:12]), 0
+        few, at = dict(list(header.items())[:5]), 0
         for entry in (entry for name, entry in few.items() if name != "__metadata__"):
             size = entry["data_offsets"][1] - entry["data_offsets"][0]
             entry["data_offsets"], at = [at, at + size], at + size
@@ -341,6 +341,11 @@ class _Hung(BaseException):
     """An input that did not end."""
 
 
+@functools.cache
+def _watch() -> None:
+    signal.signal(signal.SIGPROF, _stop)
+
+
 def _stop(*_: Any) -> NoReturn:
     raise _Hung
 
@@ -348,7 +353,7 @@ def _stop(*_: Any) -> NoReturn:
 def tried(kind: Kind, text: str) -> Outcome:
     """Read one input. A fault is any exception but LayoutError, a report that cannot be shown, or too long a time."""
     past, fault = False, ""
-    before = signal.signal(signal.SIGPROF, _stop)
+    _watch()
     signal.setitimer(signal.ITIMER_PROF, HANG)
     start = time.process_time()
     try:
@@ -362,7 +367,6 @@ def tried(kind: Kind, text: str) -> Outcome:
         fault = traceback.format_exc()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
     seconds = time.process_time() - start
     if not fault and seconds > BOUND:
         fault = f"it takes {seconds:.2f} s, more than {BOUND} s"
@@ -375,9 +379,8 @@ def _unfit(report: str) -> str:
         report.encode()
     except UnicodeEncodeError:
         return f"the report cannot be printed: {report!a}"
-    odd = next((char for char in report if not char.isprintable() and char not in "\n\t"), None)
-    if odd is not None:
-        return f"the report holds {odd!a}: {report!a}"
+    if not report.translate({ord("\n"): None, ord("\t"): None}).isprintable():
+        return f"the report cannot be shown: {report!a}"
     return f"the report has {len(report)} characters" if len(report) > 200_000 else ""
 
 
