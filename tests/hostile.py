@@ -132,8 +132,8 @@ SPECS = [
     Case("spec", "a megabyte of quotes that never close", _linted("a: '" + "''" * 500_000), "this quote is never closed"),
     Case("spec", "300,000 values", _linted("[" + "1," * 300_000), "more than 20000 values"),
     Case("spec", "9,000 unknown keys", _linted(_changed("gptq") + _lines("key#: 1\n", 9000)), "unknown key `key99`"),
-    Case("spec", "2,400 tensors", _linted(_changed("gptq", ("tensors:\n", "tensors:\n" + _lines("  t#: {role: codes, order: k}\n", 2400)))),
-         "expected a length of at most 64 for `tensors`"),
+    Case("spec", "2,400 tensors without a dtype", _linted(_changed("gptq", ("tensors:\n", "tensors:\n" + _lines("  t#: {role: codes, order: k}\n", 2400)))),
+         "missing key `dtype` in `t99`"),
     Case("spec", "4,000 sizes to try", _linted(_changed("gptq") + _lines("  - {n: 64, k: 128, group: #}\n", 4000)),
          "expected a length of at most 64 for `try`"),
     Case("spec", "null characters", _linted(b"a: \0\n"), "the character U+0000 cannot stand in a spec"),
@@ -202,7 +202,7 @@ PLANS = [
     Case("plan", "an output shape of 2^40 by 2^40", _put("outputs", 0, "shape", value=[1 << 40, 1 << 40]), "law `header`"),
     Case("plan", "10^18 ranks", _put("ranks", "tp", value=10**18), "LP1"),
     Case("plan", "a spec that is a path", _put("source", "spec", value="../../../etc/passwd"), "is not the one that the plan was made from"),
-    Case("plan", "a key that clears the screen", _plan(lambda text: text.replace('"form"', '"\\u001b[2J"', 1)), "unexpected keyword argument"),
+    Case("plan", "a key that clears the screen", _plan(lambda text: text.replace("{", '{"\\u001b[2J":0,', 1)), "unexpected keyword argument"),
 ]  # fmt: skip
 
 
@@ -261,8 +261,8 @@ CONFIGS = [
     Case("config.json", "a pattern of `dynamic` that hangs", _config(dynamic={"-:(.+)+!": {}}), READ),
     Case("config.json", "2,000 patterns", _config(modules_to_not_convert=[f"re:.*{at}" for at in range(2000)]), "more than 1000 patterns"),
     Case("config.json", "100,000 layers left out", _config(modules_to_not_convert=[f"layers.{at}" for at in range(100_000)]), READ),
-    Case("config.json", "20,000 layers of a format each", _config(dynamic={f"+:layers.{at}$": {"bits": 8} for at in range(20_000)}), "config.json"),
-    Case("config.json", "1,000 formats", _config(dynamic={f"+:layers.{at}$": {"group_size": at + 1} for at in range(900)}), "config.json"),
+    Case("config.json", "20,000 layers by patterns", _config(dynamic={f"+:layers.{at}$": {"bits": 8} for at in range(20_000)}), "more than 1000 patterns"),
+    Case("config.json", "900 formats", _config(dynamic={f"+:layers.{at}$": {"group_size": at + 1} for at in range(900)}), "declares more than 64 formats"),
     Case("config.json", "100,000 brackets", _config(lambda text: text.replace("128", "[" * 100_000)), "is no JSON"),
     Case("config.json", "lists 900 deep", _config(lambda text: text.replace("128", "[" * 900 + "]" * 900)), "nested deeper than 64 levels"),
     Case("config.json", "a number of 5,000 digits", _config(lambda text: text.replace("128", "9" * 5000)), "is no JSON"),
@@ -322,7 +322,7 @@ HEADERS = [
     Case("safetensors", "half a character in a name", _file(b'{"\\ud800":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}}', 4), "has control characters"),
     Case("safetensors", "metadata that are no texts", _file({"__metadata__": {"layoutdsl.tp": [1]}}), "its metadata are no texts"),
     Case("safetensors", "a tensor twice", _file(b'{"a":{},"a":{}}'), "`a` stands twice"),
-    Case("safetensors", "200,000 tensors", _file(_many(200_000), 200_000), READ),
+    Case("safetensors", "100,000 tensors", _file(_many(100_000), 100_000), READ),
     Case("safetensors", "33 million values", _file(b'{"a":[' + b"[]," * 33_000_000 + b"0]}"), "more than 8000000 values"),
 ]  # fmt: skip
 

