@@ -1,6 +1,6 @@
 """Write docs/hostile-input.md: every case of tests/hostile.py as it went on this machine, and the figures of a fuzz run.
 
-    python scripts/hostile_table.py [--fuzz build/fuzz]      # without a run the figures on the page stay
+python scripts/hostile_table.py [--fuzz build/fuzz]      # without a run the figures on the page stay
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from plans import CASES, plan_named
 
 from layoutdsl import LayoutError, Plan, library
 from layoutdsl.checkpoints.folder import read_header
-from layoutdsl.checkpoints.json_text import parse
 from layoutdsl.checkpoints.identify import identify
+from layoutdsl.checkpoints.json_text import parse
 from layoutdsl.checkpoints.opening import opened
 from layoutdsl.checkpoints.quantization import declared
 from layoutdsl.logical import prove_spec
@@ -164,20 +164,49 @@ def _configs() -> tuple[str, ...]:
 
 
 QUANTIZATIONS: tuple[dict[str, Any], ...] = (
-    {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True,
-     "dynamic": {r"-:.*\.20\..*gate.*": {}, r"+:.*\.(?:1[0-5])\..*": {"bits": 8}, r".*\.19\..*": {"group_size": 64}}},
-    {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True,
-     "modules_to_not_convert": ["visual", "lm_head"]},
-    {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic",
-     "ignored_layers": ["model.layers.0.mlp.down_proj", "model.layers.*.self_attn"]},
-    {"quant_method": "compressed-tensors", "format": "pack-quantized",
-     "ignore": ["lm_head", r"re:.*(?:^|\.)embed_tokens$", r"re:^(?!.*shared_experts).*gate$", "re:.*self_attn.(q|k)_proj"],
-     "config_groups": {
-         "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 128,
-                                                       "strategy": "group", "symmetric": True}},
-         "group_1": {"targets": [r"re:model\.layers\.\d+\.mlp\.gate$"], "weights": {
-             "num_bits": 8, "type": "int", "group_size": 128, "strategy": "group", "symmetric": True}}}},
-)  # fmt: skip
+    {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 128,
+        "desc_act": False,
+        "sym": True,
+        "dynamic": {r"-:.*\.20\..*gate.*": {}, r"+:.*\.(?:1[0-5])\..*": {"bits": 8}, r".*\.19\..*": {"group_size": 64}},
+    },
+    {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": 128,
+        "version": "gemm",
+        "zero_point": True,
+        "modules_to_not_convert": ["visual", "lm_head"],
+    },
+    {
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+        "activation_scheme": "dynamic",
+        "ignored_layers": ["model.layers.0.mlp.down_proj", "model.layers.*.self_attn"],
+    },
+    {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "ignore": [
+            "lm_head",
+            r"re:.*(?:^|\.)embed_tokens$",
+            r"re:^(?!.*shared_experts).*gate$",
+            "re:.*self_attn.(q|k)_proj",
+        ],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 4, "type": "int", "group_size": 128, "strategy": "group", "symmetric": True},
+            },
+            "group_1": {
+                "targets": [r"re:model\.layers\.\d+\.mlp\.gate$"],
+                "weights": {"num_bits": 8, "type": "int", "group_size": 128, "strategy": "group", "symmetric": True},
+            },
+        },
+    },
+)
 
 
 @functools.cache
@@ -226,11 +255,41 @@ def _sound_header(dice: random.Random, text: str) -> str:
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_]\w*|-?\d+|\n *|.', re.DOTALL)
 
 _NUMBERS = (
-    "0", "1", "-1", "2", "3", "4", "7", "8", "15", "16", "31", "32", "63", "64", "65", "96", "128", "255", "256", "4096",
-    "65536", "2147483647", "2147483648", "4294967296", "1099511627776", "1099511627777", "4611686018427387904",
-    "9223372036854775807", "9223372036854775808", "18446744073709551616", "999999999999999999", "1" + "0" * 30,
-    "9" * 400, "9" * 5000,
-)  # fmt: skip
+    "0",
+    "1",
+    "-1",
+    "2",
+    "3",
+    "4",
+    "7",
+    "8",
+    "15",
+    "16",
+    "31",
+    "32",
+    "63",
+    "64",
+    "65",
+    "96",
+    "128",
+    "255",
+    "256",
+    "4096",
+    "65536",
+    "2147483647",
+    "2147483648",
+    "4294967296",
+    "1099511627776",
+    "1099511627777",
+    "4611686018427387904",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551616",
+    "999999999999999999",
+    "1" + "0" * 30,
+    "9" * 400,
+    "9" * 5000,
+)
 _WORDS = ("a", "k", "n", "e", "p", "weight", "qweight", "scales", "x" * 300, "model.layers.0.mlp.down_proj.weight", "·")
 _ODD_TEXT = (
     "",
@@ -247,18 +306,107 @@ _ODD_TEXT = (
 )
 
 _ODD_JSON = (
-    "null", "true", "false", "NaN", "Infinity", "-Infinity", "1e999", "1.5", "-0", "[]", "{}", '""', '"\\ud800"', '"\\u0000"',
-    '"\\u001b[2J"', "[" * 200 + "]" * 200, "[" * 5000, '{"a":' * 300 + "1" + "}" * 300, '"../../x"', "[[[]]]", '{"a":1,"a":2}',
-    '"re:(a+)+$"', '"re:(.*)*x"', '"re:((("', '"re:a{99999}"', '"re:(?P<x>a)(?P=x)"', '"re:[z-a]"', '"-:(.*a){20}"', '"*"',
-    '"****"', "\0", "\ufeff", "\ud800", "//", ",", ":",
-)  # fmt: skip
+    "null",
+    "true",
+    "false",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "1.5",
+    "-0",
+    "[]",
+    "{}",
+    '""',
+    '"\\ud800"',
+    '"\\u0000"',
+    '"\\u001b[2J"',
+    "[" * 200 + "]" * 200,
+    "[" * 5000,
+    '{"a":' * 300 + "1" + "}" * 300,
+    '"../../x"',
+    "[[[]]]",
+    '{"a":1,"a":2}',
+    '"re:(a+)+$"',
+    '"re:(.*)*x"',
+    '"re:((("',
+    '"re:a{99999}"',
+    '"re:(?P<x>a)(?P=x)"',
+    '"re:[z-a]"',
+    '"-:(.*a){20}"',
+    '"*"',
+    '"****"',
+    "\0",
+    "\ufeff",
+    "\ud800",
+    "//",
+    ",",
+    ":",
+)
 _ODD_YAML = (
-    "&a ", "*a", "!!python/object:os.system ", "!x ", "<<: ", "? ", "| ", "> ", "---\n", "...\n", "%YAML 1.1\n", "\t", "\r", "\0",
-    "\ufeff", "\u2028", "\x85", "\u202e", "{", "}", "[", "]", "[" * 40, "~", "yes", "1.0", "0x10", "1:30", "2020-01-01",
-    "'", '"', '"\\UFFFFFFFF"', "# ", ": ", "- ", "2^62", "2^63", "(1)", "1/0", "7%0", "lcm(2^40,2^39)", "up(n,0)", "n*n*n",
-    "--------1", "x-a: 1\n", "base: ../x\n", "{bits}", "{2^62}", "{", "not " * 30, "(" * 30, "k0:2 ", "k0:0 ", "k0:1099511627776 ",
-    "max(k,n)", "scaled: 10000\n", "group", "{when: 1/0, ", "{scaled: 2^62, ", "{plus: -7, ", "{shape: [0], ", ", when: n/0}",
-)  # fmt: skip
+    "&a ",
+    "*a",
+    "!!python/object:os.system ",
+    "!x ",
+    "<<: ",
+    "? ",
+    "| ",
+    "> ",
+    "---\n",
+    "...\n",
+    "%YAML 1.1\n",
+    "\t",
+    "\r",
+    "\0",
+    "\ufeff",
+    "\u2028",
+    "\x85",
+    "\u202e",
+    "{",
+    "}",
+    "[",
+    "]",
+    "[" * 40,
+    "~",
+    "yes",
+    "1.0",
+    "0x10",
+    "1:30",
+    "2020-01-01",
+    "'",
+    '"',
+    '"\\UFFFFFFFF"',
+    "# ",
+    ": ",
+    "- ",
+    "2^62",
+    "2^63",
+    "(1)",
+    "1/0",
+    "7%0",
+    "lcm(2^40,2^39)",
+    "up(n,0)",
+    "n*n*n",
+    "--------1",
+    "x-a: 1\n",
+    "base: ../x\n",
+    "{bits}",
+    "{2^62}",
+    "{",
+    "not " * 30,
+    "(" * 30,
+    "k0:2 ",
+    "k0:0 ",
+    "k0:1099511627776 ",
+    "max(k,n)",
+    "scaled: 10000\n",
+    "group",
+    "{when: 1/0, ",
+    "{scaled: 2^62, ",
+    "{plus: -7, ",
+    "{shape: [0], ",
+    ", when: n/0}",
+)
 
 
 @functools.lru_cache(maxsize=512)

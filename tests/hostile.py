@@ -122,44 +122,110 @@ INNER = _lines("  m#: {n: i, k: h}\n", 30)
 TILES = ", ".join(f"{{n: {64 * at}, k: {16 * (65 - at)}}}" for at in range(1, 65))
 
 SPECS = [
-    Case("spec", "aliases of aliases, 9^9 values when written out", _linted(BOMB), "values once the aliases are written out"),
+    Case(
+        "spec",
+        "aliases of aliases, 9^9 values when written out",
+        _linted(BOMB),
+        "values once the aliases are written out",
+    ),
     Case("spec", "an alias inside what it refers to", _linted("a: &a [*a]\n"), "stands inside what it refers to"),
     Case("spec", "half a million brackets", _linted("[" * 500_000), "nested deeper than 32 levels"),
-    Case("spec", "a tag that builds a Python object", _linted("a: !!python/object/apply:os.system [id]\n"), "is not allowed"),
+    Case(
+        "spec",
+        "a tag that builds a Python object",
+        _linted("a: !!python/object/apply:os.system [id]\n"),
+        "is not allowed",
+    ),
     Case("spec", "a merge key", _linted("a: &a {b: 1}\nc: {<<: *a}\n"), "merge keys are not allowed"),
     Case("spec", "a megabyte and one byte", _linted("#" * ((1 << 20) + 1)), "is larger than 1048576 bytes"),
     Case("spec", "a megabyte of one number", _linted("a: " + "9" * 1_000_000), "integer of more than 18 digits"),
-    Case("spec", "a megabyte of quotes that never close", _linted("a: '" + "''" * 500_000), "this quote is never closed"),
+    Case(
+        "spec", "a megabyte of quotes that never close", _linted("a: '" + "''" * 500_000), "this quote is never closed"
+    ),
     Case("spec", "300,000 values", _linted("[" + "1," * 300_000), "more than 20000 values"),
     Case("spec", "9,000 unknown keys", _linted(_changed("gptq") + _lines("key#: 1\n", 9000)), "unknown key `key99`"),
-    Case("spec", "2,400 tensors without a dtype", _linted(_changed("gptq", ("tensors:\n", "tensors:\n" + _lines("  t#: {role: codes, order: k}\n", 2400)))),
-         "missing key `dtype` in `t99`"),
-    Case("spec", "4,000 sizes to try", _linted(_changed("gptq") + _lines("  - {n: 64, k: 128, group: #}\n", 4000)),
-         "expected a length of at most 64 for `try`"),
+    Case(
+        "spec",
+        "2,400 tensors without a dtype",
+        _linted(_changed("gptq", ("tensors:\n", "tensors:\n" + _lines("  t#: {role: codes, order: k}\n", 2400)))),
+        "missing key `dtype` in `t99`",
+    ),
+    Case(
+        "spec",
+        "4,000 sizes to try",
+        _linted(_changed("gptq") + _lines("  - {n: 64, k: 128, group: #}\n", 4000)),
+        "expected a length of at most 64 for `try`",
+    ),
     Case("spec", "null characters", _linted(b"a: \0\n"), "the character U+0000 cannot stand in a spec"),
     Case("spec", "text that turns the order of letters", _linted("a: \u202ekcatta\n"), "the character U+202E"),
     Case("spec", "half a character", _linted(b"a: \xed\xa0\x80\n"), "is not UTF-8"),
-    Case("spec", "a byte order mark and CR LF", _linted(b"\xef\xbb\xbf" + _changed("moe_gated").replace("\n", "\r\n").encode()), READ),
-    Case("spec", "a base that is a path", _linted(_changed("marlin_int4_a16", ("doc:", "base: ../../etc/passwd\ndoc:"))),
-         "expected the name of a kernel spec"),
+    Case(
+        "spec",
+        "a byte order mark and CR LF",
+        _linted(b"\xef\xbb\xbf" + _changed("moe_gated").replace("\n", "\r\n").encode()),
+        READ,
+    ),
+    Case(
+        "spec",
+        "a base that is a path",
+        _linted(_changed("marlin_int4_a16", ("doc:", "base: ../../etc/passwd\ndoc:"))),
+        "expected the name of a kernel spec",
+    ),
     Case("spec", "a link to a password elsewhere", _linked, "it is a link out of its folder"),
     Case("spec", "a link inside its folder", _linked_inside, READ),
     Case("spec", "a pipe", _as(lambda path: os.mkfifo(path)), "it is no regular file"),
     Case("spec", "a device", _as(lambda path: path.symlink_to("/dev/zero")), "cannot read"),
     Case("spec", "a directory", _as(lambda path: path.mkdir()), "holds no spec"),
-    Case("spec", "a matrix of 2^40 by 2^40", _linted(_changed("gptq", ("n: 256, k: 512", "n: 1099511627776, k: 1099511627776"))),
-         "more than 64 bits can address"),
+    Case(
+        "spec",
+        "a matrix of 2^40 by 2^40",
+        _linted(_changed("gptq", ("n: 256, k: 512", "n: 1099511627776, k: 1099511627776"))),
+        "more than 64 bits can address",
+    ),
     Case("spec", "a size of 18 digits", _linted(_changed("gptq", ("n: 256", "n: 999999999999999999"))), "LP111 sizes"),
-    Case("spec", "an axis that is the product of 3,000", _linted(_changed("moe_gated", ("w2: {n: h, k: i}", f'w2: {{n: h, k: "{"i " * 3000}"}}'))),
-         "the product of the axes"),
-    Case("spec", "a division by zero", _linted(_changed("moe_gated", ("w2: {n: h, k: i}", "w2: {n: h, k: i, when: 1/0}"))), "division by zero"),
-    Case("spec", "powers of powers", _linted(_changed("gptq", ("plus: zero_offset", "plus: 2^62^62"))), "LD104 bad-expression"),
-    Case("spec", "a scale of 2^(2^62)", _linted(_changed("gptq", ("role: scale\n", "role: scale\n    scaled: 2^62\n"))), "is beyond 2^40"),
-    Case("spec", "2^31 ways to choose tiles", _linted(_changed("moe_gated", ("matrices:\n", "matrices:\n" + INNER))), "LP127 too-many-choices"),
-    Case("spec", "64 families of tiles", _linted(_changed("marlin_int4_a16", ("{n: 64, k: 128}, {n: 128, k: 64}", TILES))), "LP127 too-many-choices"),
-    Case("spec", "an expression 200 deep", _linted(_changed("moe_gated", ("tight: contract", f"tight: {'(' * 100}1{')' * 100} == contract"))),
-         "nested deeper than 24"),
-]  # fmt: skip
+    Case(
+        "spec",
+        "an axis that is the product of 3,000",
+        _linted(_changed("moe_gated", ("w2: {n: h, k: i}", f'w2: {{n: h, k: "{"i " * 3000}"}}'))),
+        "the product of the axes",
+    ),
+    Case(
+        "spec",
+        "a division by zero",
+        _linted(_changed("moe_gated", ("w2: {n: h, k: i}", "w2: {n: h, k: i, when: 1/0}"))),
+        "division by zero",
+    ),
+    Case(
+        "spec",
+        "powers of powers",
+        _linted(_changed("gptq", ("plus: zero_offset", "plus: 2^62^62"))),
+        "LD104 bad-expression",
+    ),
+    Case(
+        "spec",
+        "a scale of 2^(2^62)",
+        _linted(_changed("gptq", ("role: scale\n", "role: scale\n    scaled: 2^62\n"))),
+        "is beyond 2^40",
+    ),
+    Case(
+        "spec",
+        "2^31 ways to choose tiles",
+        _linted(_changed("moe_gated", ("matrices:\n", "matrices:\n" + INNER))),
+        "LP127 too-many-choices",
+    ),
+    Case(
+        "spec",
+        "64 families of tiles",
+        _linted(_changed("marlin_int4_a16", ("{n: 64, k: 128}, {n: 128, k: 64}", TILES))),
+        "LP127 too-many-choices",
+    ),
+    Case(
+        "spec",
+        "an expression 200 deep",
+        _linted(_changed("moe_gated", ("tight: contract", f"tight: {'(' * 100}1{')' * 100} == contract"))),
+        "nested deeper than 24",
+    ),
+]
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -192,18 +258,45 @@ RUN = ("programs", 0, "moves", 0, "n", 0)
 PLANS = [
     Case("plan", "100,000 brackets", _plan(lambda _: "[" * 100_000), "this is no plan"),
     Case("plan", "33 megabytes", _plan(lambda text: text + " " * 33_000_000), "longer than 32000000 bytes"),
-    Case("plan", "a number of a million digits", _plan(lambda text: text.replace('"form":2', f'"form":{"9" * 1_000_000}')), "this is no plan"),
+    Case(
+        "plan",
+        "a number of a million digits",
+        _plan(lambda text: text.replace('"form":2', f'"form":{"9" * 1_000_000}')),
+        "this is no plan",
+    ),
     Case("plan", "NaN", _plan(lambda text: text.replace('"form":2', '"form":NaN')), "this is no plan"),
-    Case("plan", "40,000 runs in one move", _put(*RUN[:-1], value=[{"part": 0, "x": 0, "dst": 0, "src": 0, "loops": []}] * 40_000), "law `"),
-    Case("plan", "200,000 loops in one run", _put(*RUN, "loops", value=[[2, at + 1, 1, 1] for at in range(200_000)]), "law `"),
+    Case(
+        "plan",
+        "40,000 runs in one move",
+        _put(*RUN[:-1], value=[{"part": 0, "x": 0, "dst": 0, "src": 0, "loops": []}] * 40_000),
+        "law `",
+    ),
+    Case(
+        "plan",
+        "200,000 loops in one run",
+        _put(*RUN, "loops", value=[[2, at + 1, 1, 1] for at in range(200_000)]),
+        "law `",
+    ),
     Case("plan", "a loop of 10^18 elements", _put(*RUN, "loops", 0, 0, value=10**18), "law `"),
     Case("plan", "a target address of 2^62", _put(*RUN, "dst", value=1 << 62), "law `meaning`"),
     Case("plan", "a source address below 0", _put(*RUN, "src", value=-1), "law `meaning`"),
-    Case("plan", "an output shape of 2^40 by 2^40", _put("outputs", 0, "shape", value=[1 << 40, 1 << 40]), "law `header`"),
+    Case(
+        "plan", "an output shape of 2^40 by 2^40", _put("outputs", 0, "shape", value=[1 << 40, 1 << 40]), "law `header`"
+    ),
     Case("plan", "10^18 ranks", _put("ranks", "tp", value=10**18), "LP1"),
-    Case("plan", "a spec that is a path", _put("source", "spec", value="../../../etc/passwd"), "is not the one that the plan was made from"),
-    Case("plan", "a key that clears the screen", _plan(lambda text: text.replace("{", '{"\\u001b[2J":0,', 1)), "unexpected keyword argument"),
-]  # fmt: skip
+    Case(
+        "plan",
+        "a spec that is a path",
+        _put("source", "spec", value="../../../etc/passwd"),
+        "is not the one that the plan was made from",
+    ),
+    Case(
+        "plan",
+        "a key that clears the screen",
+        _plan(lambda text: text.replace("{", '{"\\u001b[2J":0,', 1)),
+        "unexpected keyword argument",
+    ),
+]
 
 
 # --- config.json ------------------------------------------------------------------------------------------------------
@@ -253,28 +346,89 @@ def _instead(name: str, place: Callable[[Path], None]) -> Callable[[Path], Calla
 
 
 CONFIGS = [
-    Case("config.json", "a pattern on which Python's `re` never ends", _config(modules_to_not_convert=["re:.*(\\w+)+!$"]), READ),
+    Case(
+        "config.json",
+        "a pattern on which Python's `re` never ends",
+        _config(modules_to_not_convert=["re:.*(\\w+)+!$"]),
+        READ,
+    ),
     Case("config.json", "another, of twenty `.*`", _config(modules_to_not_convert=["re:" + "(.*o)" * 20 + "$"]), READ),
     Case("config.json", "a wildcard of two hundred `*`", _config(modules_to_not_convert=["*o" * 200 + "*!"]), READ),
-    Case("config.json", "10^20 states of a pattern", _config(modules_to_not_convert=["re:((((((a{99}){99}){99}){99}){99}){99})"]), "states"),
+    Case(
+        "config.json",
+        "10^20 states of a pattern",
+        _config(modules_to_not_convert=["re:((((((a{99}){99}){99}){99}){99}){99})"]),
+        "states",
+    ),
     Case("config.json", "a reference in a pattern", _config(modules_to_not_convert=[r"re:(a)\1"]), "bad escape"),
     Case("config.json", "a pattern of `dynamic` that hangs", _config(dynamic={"-:(.+)+!": {}}), READ),
-    Case("config.json", "2,000 patterns", _config(modules_to_not_convert=[f"re:.*{at}" for at in range(2000)]), "more than 1000 patterns"),
-    Case("config.json", "100,000 layers left out", _config(modules_to_not_convert=[f"layers.{at}" for at in range(100_000)]), READ),
-    Case("config.json", "20,000 layers by patterns", _config(dynamic={f"+:layers.{at}$": {"bits": 8} for at in range(20_000)}), "more than 1000 patterns"),
-    Case("config.json", "900 formats", _config(dynamic={f"+:layers.{at}$": {"group_size": at + 1} for at in range(900)}), "declares more than 64 formats"),
+    Case(
+        "config.json",
+        "2,000 patterns",
+        _config(modules_to_not_convert=[f"re:.*{at}" for at in range(2000)]),
+        "more than 1000 patterns",
+    ),
+    Case(
+        "config.json",
+        "100,000 layers left out",
+        _config(modules_to_not_convert=[f"layers.{at}" for at in range(100_000)]),
+        READ,
+    ),
+    Case(
+        "config.json",
+        "20,000 layers by patterns",
+        _config(dynamic={f"+:layers.{at}$": {"bits": 8} for at in range(20_000)}),
+        "more than 1000 patterns",
+    ),
+    Case(
+        "config.json",
+        "900 formats",
+        _config(dynamic={f"+:layers.{at}$": {"group_size": at + 1} for at in range(900)}),
+        "declares more than 64 formats",
+    ),
     Case("config.json", "100,000 brackets", _config(lambda text: text.replace("128", "[" * 100_000)), "is no JSON"),
-    Case("config.json", "lists 900 deep", _config(lambda text: text.replace("128", "[" * 900 + "]" * 900)), "nested deeper than 64 levels"),
-    Case("config.json", "a number of 5,000 digits", _config(lambda text: text.replace("128", "9" * 5000)), "is no JSON"),
-    Case("config.json", "NaN", _config(lambda text: text.replace("128", "NaN")), "parameter `group` of `gptq` cannot be nan"),
-    Case("config.json", "a key twice, among a million others", _config(lambda text: "{" + _lines('"k#":0,', 1_000_000) + '"k5":0,' + text[1:]),
-         "`k5` stands twice"),
-    Case("config.json", "20 million empty lists", _config(lambda text: text.replace("128", "[" + "[]," * 20_000_000 + "0]")), "more than 8000000 values"),
+    Case(
+        "config.json",
+        "lists 900 deep",
+        _config(lambda text: text.replace("128", "[" * 900 + "]" * 900)),
+        "nested deeper than 64 levels",
+    ),
+    Case(
+        "config.json", "a number of 5,000 digits", _config(lambda text: text.replace("128", "9" * 5000)), "is no JSON"
+    ),
+    Case(
+        "config.json",
+        "NaN",
+        _config(lambda text: text.replace("128", "NaN")),
+        "parameter `group` of `gptq` cannot be nan",
+    ),
+    Case(
+        "config.json",
+        "a key twice, among a million others",
+        _config(lambda text: "{" + _lines('"k#":0,', 1_000_000) + '"k5":0,' + text[1:]),
+        "`k5` stands twice",
+    ),
+    Case(
+        "config.json",
+        "20 million empty lists",
+        _config(lambda text: text.replace("128", "[" + "[]," * 20_000_000 + "0]")),
+        "more than 8000000 values",
+    ),
     Case("config.json", "text that clears the screen", _config(bits="\x1b[2J"), "cannot be \ufffd[2J"),
-    Case("config.json", "half a character", _config(lambda text: text.replace("gptq", "\\ud800")), "no format that a spec detects"),
+    Case(
+        "config.json",
+        "half a character",
+        _config(lambda text: text.replace("gptq", "\\ud800")),
+        "no format that a spec detects",
+    ),
     Case("config.json", "a pipe", _instead("config.json", lambda path: os.mkfifo(path)), "it is no regular file"),
-    Case("config.json", "a link out of the folder", _instead("config.json", lambda path: path.symlink_to("../moved.json")), "it is a link out of its folder"),
-]  # fmt: skip
+    Case(
+        "config.json",
+        "a link out of the folder",
+        _instead("config.json", lambda path: path.symlink_to("../moved.json")),
+        "it is a link out of its folder",
+    ),
+]
 
 
 # --- safetensors ------------------------------------------------------------------------------------------------------
@@ -299,32 +453,87 @@ def _one(dtype: Any = "I8", shape: Any = (4,), at: Any = (0, 4)) -> dict[str, An
 
 
 def _many(count: int) -> bytes:
-    return ("{" + ",".join(f'"t{at}":{{"dtype":"I8","shape":[1],"data_offsets":[{at},{at + 1}]}}' for at in range(count)) + "}").encode()
+    return (
+        "{"
+        + ",".join(f'"t{at}":{{"dtype":"I8","shape":[1],"data_offsets":[{at},{at + 1}]}}' for at in range(count))
+        + "}"
+    ).encode()
 
 
 HEADERS = [
     Case("safetensors", "a header of 2^60 bytes", _file({}, length=1 << 60), "is truncated or no safetensors file"),
-    Case("safetensors", "a header of 200 megabytes, a hole", _file(b"{", data=200_000_000, length=200_000_000), "too few for its header"),
+    Case(
+        "safetensors",
+        "a header of 200 megabytes, a hole",
+        _file(b"{", data=200_000_000, length=200_000_000),
+        "too few for its header",
+    ),
     Case("safetensors", "100,000 brackets", _file(b"[" * 100_000), "is no JSON"),
     Case("safetensors", "two tensors in the same bytes", _file({"a": _one(), "b": _one()}, 4), "begin at"),
     Case("safetensors", "bytes beyond the end", _file({"a": _one(at=(0, 4))}, 3), "is truncated"),
     Case("safetensors", "an offset below 0", _file({"a": _one(at=(-4, 0))}, 4), "lacks a dtype, a shape or its place"),
-    Case("safetensors", "an offset of 2^64", _file({"a": _one(at=(0, 1 << 64))}, 4), "lacks a dtype, a shape or its place"),
-    Case("safetensors", "a shape whose product needs 126 bits", _file({"a": _one(shape=[(1 << 63) - 1] * 2)}, 4), "in 4 bytes, expected"),
-    Case("safetensors", "100,000 dimensions of 2^62", _file({"a": _one(shape=[1 << 62] * 100_000)}, 4), "more than 16 dimensions"),
-    Case("safetensors", "a dimension of 4,000 digits", _file(b'{"a":{"dtype":"I8","shape":[' + b"9" * 4000 + b'],"data_offsets":[0,4]}}', 4),
-         "lacks a dtype, a shape or its place"),
-    Case("safetensors", "`true` for a dimension", _file({"a": _one(shape=[True], at=(0, 1))}, 1), "lacks a dtype, a shape or its place"),
+    Case(
+        "safetensors",
+        "an offset of 2^64",
+        _file({"a": _one(at=(0, 1 << 64))}, 4),
+        "lacks a dtype, a shape or its place",
+    ),
+    Case(
+        "safetensors",
+        "a shape whose product needs 126 bits",
+        _file({"a": _one(shape=[(1 << 63) - 1] * 2)}, 4),
+        "in 4 bytes, expected",
+    ),
+    Case(
+        "safetensors",
+        "100,000 dimensions of 2^62",
+        _file({"a": _one(shape=[1 << 62] * 100_000)}, 4),
+        "more than 16 dimensions",
+    ),
+    Case(
+        "safetensors",
+        "a dimension of 4,000 digits",
+        _file(b'{"a":{"dtype":"I8","shape":[' + b"9" * 4000 + b'],"data_offsets":[0,4]}}', 4),
+        "lacks a dtype, a shape or its place",
+    ),
+    Case(
+        "safetensors",
+        "`true` for a dimension",
+        _file({"a": _one(shape=[True], at=(0, 1))}, 1),
+        "lacks a dtype, a shape or its place",
+    ),
     Case("safetensors", "an unknown dtype", _file({"a": _one(dtype="F8_E9M9")}, 4), "the unknown dtype `F8_E9M9`"),
-    Case("safetensors", "tensors of no elements", _file({"a": _one(shape=[0, 1 << 62], at=(0, 0)), "b": _one(shape=[], at=(0, 1))}, 1), READ),
+    Case(
+        "safetensors",
+        "tensors of no elements",
+        _file({"a": _one(shape=[0, 1 << 62], at=(0, 0)), "b": _one(shape=[], at=(0, 1))}, 1),
+        READ,
+    ),
     Case("safetensors", "a name that clears the screen", _file({"\x1b[2J": _one()}, 4), "has control characters"),
-    Case("safetensors", "a name of a million characters", _file({"x" * 1_000_000: _one()}, 4), "more than 1000 characters"),
-    Case("safetensors", "half a character in a name", _file(b'{"\\ud800":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}}', 4), "has control characters"),
-    Case("safetensors", "metadata that are no texts", _file({"__metadata__": {"layoutdsl.tp": [1]}}), "its metadata are no texts"),
+    Case(
+        "safetensors",
+        "a name of a million characters",
+        _file({"x" * 1_000_000: _one()}, 4),
+        "more than 1000 characters",
+    ),
+    Case(
+        "safetensors",
+        "half a character in a name",
+        _file(b'{"\\ud800":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}}', 4),
+        "has control characters",
+    ),
+    Case(
+        "safetensors",
+        "metadata that are no texts",
+        _file({"__metadata__": {"layoutdsl.tp": [1]}}),
+        "its metadata are no texts",
+    ),
     Case("safetensors", "a tensor twice", _file(b'{"a":{},"a":{}}'), "`a` stands twice"),
     Case("safetensors", "100,000 tensors", _file(_many(100_000), 100_000), READ),
-    Case("safetensors", "33 million values", _file(b'{"a":[' + b"[]," * 33_000_000 + b"0]}"), "more than 8000000 values"),
-]  # fmt: skip
+    Case(
+        "safetensors", "33 million values", _file(b'{"a":[' + b"[]," * 33_000_000 + b"0]}"), "more than 8000000 values"
+    ),
+]
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -371,13 +580,26 @@ def _in_the_cache(folder: Path) -> Callable[[], Any]:
 FOLDERS = [
     Case("index", "a file above the folder", _shard("../moved.safetensors"), "is no safetensors file of this folder"),
     Case("index", "an absolute path", _shard("/etc/passwd"), "is no safetensors file of this folder"),
-    Case("index", "a name of 5,000 characters", _shard("x" * 5000 + ".safetensors"), "is no safetensors file of this folder"),
+    Case(
+        "index",
+        "a name of 5,000 characters",
+        _shard("x" * 5000 + ".safetensors"),
+        "is no safetensors file of this folder",
+    ),
     Case("index", "a name with a null character", _shard("x\0.safetensors"), "is no safetensors file of this folder"),
     Case("index", "a file that is a link out of the folder", _index(_elsewhere), "it is a link out of its folder"),
     Case("index", "the links of the hub's cache", _in_the_cache, READ),
-    Case("index", "20,000 tensors that no file has", _index(lambda names, _: names.update(
-        {f"model.layers.{at}.mlp.gate.weight": "model-00001-of-00002.safetensors" for at in range(100, 20_100)})), "more of this kind"),
-]  # fmt: skip
+    Case(
+        "index",
+        "20,000 tensors that no file has",
+        _index(
+            lambda names, _: names.update(
+                {f"model.layers.{at}.mlp.gate.weight": "model-00001-of-00002.safetensors" for at in range(100, 20_100)}
+            )
+        ),
+        "more of this kind",
+    ),
+]
 
 CASES = [*SPECS, *PLANS, *CONFIGS, *HEADERS, *FOLDERS]
 """All of them; names are unique within a kind."""

@@ -13,21 +13,42 @@ from layoutdsl.checkpoints import patterns
 from layoutdsl.checkpoints.patterns import MAX_LENGTH, MAX_PATTERNS, Pattern, Work
 
 LAYERS = [
-    "lm_head", "model.embed_tokens", "model.layers.3.self_attn.q_proj", "model.layers.19.mlp.gate",
-    "model.layers.5.mlp.gate_proj", "model.layers.7.mlp.shared_experts.down_proj", "visual.merger.mlp",
-    "model.layers.11.mlp.experts.127.up_proj", "mtp.layers.0", "model.vision_tower.head",
-]  # fmt: skip
+    "lm_head",
+    "model.embed_tokens",
+    "model.layers.3.self_attn.q_proj",
+    "model.layers.19.mlp.gate",
+    "model.layers.5.mlp.gate_proj",
+    "model.layers.7.mlp.shared_experts.down_proj",
+    "visual.merger.mlp",
+    "model.layers.11.mlp.experts.127.up_proj",
+    "mtp.layers.0",
+    "model.vision_tower.head",
+]
 
 # As public checkpoints and recipes have them.
 REAL = [
-    "re:.*lm_head", "re:.*mlp.gate$", r"re:model\.layers\.\d+\.mlp\.gate$", "re:.*self_attn.(q|k|v)_proj", "re:visual.*",
-    "re:.*(?:router|mlp.gate)$", r"re:.*(?:mlp|ffn)\.experts\.\d+\.(?:gate_proj|up_proj|down_proj|w[123])$",
-    r"re:.*(?:^|\.)(?:embed|embed_tokens|lm_head|head|shared_head)(?:\.|$).*", r"re:(?:model\.)?mtp(?:\..*)?",
-    "re:^(?!.*shared_experts).*$", r"re:^(?!.*\.mlp\.experts(?:\.|$)).*$", r"re:^(?!.*language_model\.model\.layers\.)",
-    r"re:.*\.(?:1[0-5])\..*", r"re:.*\.(?:1[6-9]|20|21)\..*", r"re:.*\.19\..*gate.*", r"re:.*\bvisual\.merger\..*",
+    "re:.*lm_head",
+    "re:.*mlp.gate$",
+    r"re:model\.layers\.\d+\.mlp\.gate$",
+    "re:.*self_attn.(q|k|v)_proj",
+    "re:visual.*",
+    "re:.*(?:router|mlp.gate)$",
+    r"re:.*(?:mlp|ffn)\.experts\.\d+\.(?:gate_proj|up_proj|down_proj|w[123])$",
+    r"re:.*(?:^|\.)(?:embed|embed_tokens|lm_head|head|shared_head)(?:\.|$).*",
+    r"re:(?:model\.)?mtp(?:\..*)?",
+    "re:^(?!.*shared_experts).*$",
+    r"re:^(?!.*\.mlp\.experts(?:\.|$)).*$",
+    r"re:^(?!.*language_model\.model\.layers\.)",
+    r"re:.*\.(?:1[0-5])\..*",
+    r"re:.*\.(?:1[6-9]|20|21)\..*",
+    r"re:.*\.19\..*gate.*",
+    r"re:.*\bvisual\.merger\..*",
     r"re:.*layers\.(56|57|5)\.mlp\.(gate|up|down)_proj$",
-    "re:^mtp.*", "re:model.layers.[0-7].mlp", "re:", "re:.*(gate|head){1,2}",
-]  # fmt: skip
+    "re:^mtp.*",
+    "re:model.layers.[0-7].mlp",
+    "re:",
+    "re:.*(gate|head){1,2}",
+]
 
 
 def matches(entry: str, name: str) -> bool:
@@ -41,9 +62,37 @@ def test_real_patterns_mean_what_python_s_mean(entry: str) -> None:
 
 
 ATOMS = st.sampled_from(
-    ["a", "b", ".", r"\.", r"\d", r"\w", r"\W", r"\s", "[ab]", "[^a]", "[a-c1]", "[]a]", "[^]]", r"[\d_-]", "^", "$", r"\b",
-     r"\B", r"\A", r"\Z", "1", "_", "", "()", "{", "{}", "]", r"\]"]
-)  # fmt: skip
+    [
+        "a",
+        "b",
+        ".",
+        r"\.",
+        r"\d",
+        r"\w",
+        r"\W",
+        r"\s",
+        "[ab]",
+        "[^a]",
+        "[a-c1]",
+        "[]a]",
+        "[^]]",
+        r"[\d_-]",
+        "^",
+        "$",
+        r"\b",
+        r"\B",
+        r"\A",
+        r"\Z",
+        "1",
+        "_",
+        "",
+        "()",
+        "{",
+        "{}",
+        "]",
+        r"\]",
+    ]
+)
 REPEATS = st.sampled_from(
     ["", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}", "{1,}", "{,}", "{0}", "{a}"]
 )
@@ -94,11 +143,44 @@ def test_wildcards(entry: str, steps: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["(", ")", "(a", "a)", "[", "[a", "[z-a]", "*", "+a", "a**", "a{2}{3}", "a*+", "\\", r"\q", r"(a)\1", "(?P<x>a)", "(?i)a",
-     "(?<!a)b", "(?<=a)b", "a(?!b)", "(?!a)b|c", "(?>a)", "(?#x)", r"[a-\d]", "a{3,2}", "a{100000}", "(((a{99}){99}){99})",
-     "((((((){99}){99}){99}){99}){99})", "(" * 50 + ")" * 50, "x" * (MAX_LENGTH + 1), "(?", "(?!", "(?!a", "\ud800("],
+    [
+        "(",
+        ")",
+        "(a",
+        "a)",
+        "[",
+        "[a",
+        "[z-a]",
+        "*",
+        "+a",
+        "a**",
+        "a{2}{3}",
+        "a*+",
+        "\\",
+        r"\q",
+        r"(a)\1",
+        "(?P<x>a)",
+        "(?i)a",
+        "(?<!a)b",
+        "(?<=a)b",
+        "a(?!b)",
+        "(?!a)b|c",
+        "(?>a)",
+        "(?#x)",
+        r"[a-\d]",
+        "a{3,2}",
+        "a{100000}",
+        "(((a{99}){99}){99})",
+        "((((((){99}){99}){99}){99}){99})",
+        "(" * 50 + ")" * 50,
+        "x" * (MAX_LENGTH + 1),
+        "(?",
+        "(?!",
+        "(?!a",
+        "\ud800(",
+    ],
     ids=lambda text: ascii(text[:24]),
-)  # fmt: skip
+)
 def test_what_is_not_read_is_refused_at_once(text: str) -> None:
     start = time.process_time()
     with pytest.raises(LayoutError, match=r"config\.json: `re:[\s\S]* is no pattern: "):
@@ -108,9 +190,21 @@ def test_what_is_not_read_is_refused_at_once(text: str) -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    ["re:(a+)+$", "re:(a*)*$", "re:(a|a)*$", "re:(a|aa)+$", "re:" + "(.*a)" * 20 + "$", "re:(.*)*x", "re:(?!(a+)+$)(a+)+$",
-     "re:" + "a?" * 60 + "a" * 60, "re:.*a.{300}$", "*a" * 200 + "*b", "re:" + "(a{1,30}){1,30}b", "re:(((a?){9}){9}){9}b"],
-)  # fmt: skip
+    [
+        "re:(a+)+$",
+        "re:(a*)*$",
+        "re:(a|a)*$",
+        "re:(a|aa)+$",
+        "re:" + "(.*a)" * 20 + "$",
+        "re:(.*)*x",
+        "re:(?!(a+)+$)(a+)+$",
+        "re:" + "a?" * 60 + "a" * 60,
+        "re:.*a.{300}$",
+        "*a" * 200 + "*b",
+        "re:" + "(a{1,30}){1,30}b",
+        "re:(((a?){9}){9}){9}b",
+    ],
+)
 def test_no_pattern_hangs(entry: str) -> None:
     start = time.process_time()
     pattern = Pattern(entry, Work())
