@@ -1,4 +1,4 @@
-"""Write docs/hostile-input.md: every case of tests/hostile.py as it went on this machine, and the figures of a fuzz run.
+"""Write docs/hostile-input.md: every case of tests/hostile.py as it went here, and the figures of a fuzz run.
 
 python scripts/hostile_table.py [--fuzz build/fuzz]      # without a run the figures on the page stay
 """
@@ -13,11 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "fuzz")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from hostile import CASES, READ, Case, report, size
 
+ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "hostile-input.md"
 ROWS = ("<!-- cases -->\n", "<!-- end of cases -->\n")
 FUZZ = ("<!-- fuzz -->\n", "<!-- end of fuzz -->\n")

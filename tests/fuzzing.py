@@ -1,4 +1,4 @@
-"""Input from a stranger, made by the million: valid specs, plans, config.json and safetensors headers, changed a little.
+"""Input from a stranger by the million: valid specs, plans, config.json and safetensors headers, changed a little.
 
 `KINDS` says of each kind where its seeds come from and what reads it; `changed` makes input number i of a seed;
 `tried` reads one input and says what became of it. The same number always makes the same input. A short run is
