@@ -12,6 +12,7 @@ layers and experts left open: finding a tensor is one look into a dictionary, ho
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,9 @@ class Names(Base):
     units: dict[str, UnitNames] = Field(min_length=1)
     copied: dict[str, Presence] = Field({})
 
+
+MOST_INSTANCES = 1 << 20
+"""Most units of one kind."""
 
 EXPERT = "expert"
 """The placeholder that counts experts where each has tensors of its own; all others count units."""
@@ -461,15 +465,28 @@ def instances(names: Names, key: str, numbers: Sizes) -> Iterator[Unit]:
     unit = names.units[key]
     words = set().union(*map(placeholders, unit.templates))
     used = [name for name in names.count if name in words and name != EXPERT]
-    for values in itertools.product(*(range(numbers.count(name)) for name in used)):
+    for values in _every(used, numbers):
         yield Unit(key, unit, tuple(zip(used, values, strict=True)))
+
+
+def _every(used: Sequence[str], numbers: Sizes) -> Iterator[tuple[int, ...]]:
+    """Every value that the placeholders can have together; LayoutError where these are too many."""
+    counts = [numbers.count(name) for name in used]
+    if math.prod(counts) > MOST_INSTANCES:
+        raise LayoutError(
+            f"config.json counts {' times '.join(map(str, counts))} of {' and '.join(f'`{name}`' for name in used)}",
+            code="LP215",
+            name="bad-config",
+            help=f"a checkpoint has at most {MOST_INSTANCES} units of a kind",
+        )
+    return itertools.product(*map(range, counts))
 
 
 def copies_of(names: Names, text: str, numbers: Sizes) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:
     """Every tensor that a template of `copied` stands for, with the numbers in its name."""
     template = parse_template(text)
     used = [name for name in names.count if name in placeholders(template)]
-    for values in itertools.product(*(range(numbers.count(name)) for name in used)):
+    for values in _every(used, numbers):
         at = tuple(zip(used, values, strict=True))
         yield filled(template, dict(at), "a name"), at
 
