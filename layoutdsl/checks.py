@@ -6,6 +6,7 @@ Everything here reads the validated model and the text's spans; numbers are reso
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from layoutdsl import source
@@ -36,7 +37,7 @@ def validated(tree: Tree) -> Spec:
         )
     spec = source.validate(tree, KINDS[kinds[0]])
     assert isinstance(spec, Spec)
-    found = list(_format(spec, tree) if isinstance(spec, Format) else _module(spec, tree))
+    found = list(islice(_format(spec, tree) if isinstance(spec, Format) else _module(spec, tree), source.MAX_FINDINGS))
     if found:
         raise LayoutError.of(sorted(found, key=_place))
     return spec

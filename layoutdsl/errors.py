@@ -16,10 +16,13 @@ Refuses nothing: it only reports. A diagnostic carries its own source lines, so 
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 _WIDTH = 120
 _LONGEST_WORD = 64
+_LONGEST_MESSAGE = 10_000
+_MOST_KNOWN = 2_000
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,16 @@ class Diagnostic:
 
     def render(self) -> str:
         """Return the report as text, without a final newline."""
-        head = f"{self.code} {self.name}: {self.message}"
+        head = f"{self.code} {self.name}: {_clean(self.message)}"
         gutter = " " * len(str(self.span.line)) if self.span is not None else " "
         lines = [head]
         if self.span is not None:
-            lines.append(f"{gutter}--> {self.span}")
+            lines.append(f"{gutter}--> {_clean(str(self.span))}")
         if self.span is not None and self.source:
             text, carets = _underline(self.source[0], self.span)
             lines += [f"{gutter} |", f"{self.span.line} | {text}".rstrip(), f"{gutter} | {carets}"]
         if self.help is not None:
-            lines.append(f"{gutter} = help: {self.help}")
+            lines.append(f"{gutter} = help: {_clean(self.help)}")
         return "\n".join(lines)
 
 
@@ -124,7 +127,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return a question that names the known word nearest to `word`, or None where none is near."""
     if not isinstance(word, str) or len(word) > _LONGEST_WORD:
         return None
-    folded = {name.lower(): name for name in known if name != word}
+    folded = {name.lower(): name for name in islice(known, _MOST_KNOWN) if name != word}
     near = difflib.get_close_matches(word.lower(), folded, n=1)
     return f"did you mean `{folded[near[0]]}`?" if near else None
 
@@ -141,6 +144,12 @@ def _underline(line: str, span: Span) -> tuple[str, str]:
     # Tabs stay tabs, so that the carets stand below the text whatever a tab's width.
     padding = "".join("\t" if char == "\t" else " " for char in shown[:start])
     return shown, padding + "^" * max(1, end - start)
+
+
+def _clean(text: str) -> str:
+    """Text as a terminal may be given it: what a stranger wrote neither moves the cursor nor fills the screen."""
+    short = text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…"
+    return short if short.isprintable() else "".join(char if char == "\n" else _printable(char) for char in short)
 
 
 def _printable(char: str) -> str:

@@ -448,7 +448,11 @@ class Template:
     pieces: tuple
 
     def fill(self, scope: Scope) -> str:
-        return "".join(piece if isinstance(piece, str) else str(piece.evaluate(scope)) for piece in self.pieces)
+        """The text; GrammarError where it becomes too long."""
+        filled = "".join(piece if isinstance(piece, str) else str(piece.evaluate(scope)) for piece in self.pieces)
+        if len(filled) > MAX_LENGTH:
+            raise GrammarError(f"longer than {MAX_LENGTH} characters", 0, 1)
+        return filled
 
     def names(self) -> Iterator[tuple[str, int, int]]:
         for piece in self.pieces:

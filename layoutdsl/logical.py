@@ -32,7 +32,7 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
         compile_plan("gptq", "marlin_int4_a16", spec, sizes, params={**params, **group}, specs=specs)  # pyright: ignore
         return
     assert isinstance(spec, Format)
-    n, k = int(entry.get("n", 0)), int(entry.get("k", 0))  # pyright: ignore[reportArgumentType]
+    n, k = (_size(entry.get(axis, 0), axis) for axis in ("n", "k"))
     params = {name: value for name, value in entry.items() if name not in ("n", "k")}
     for module, sizes, parts in _settings(spec, n, k):
         bound = bind(spec, {**params, **parts})  # pyright: ignore[reportArgumentType]
@@ -53,6 +53,17 @@ def _mistyped(spec: Spec, entry: Entry) -> None:
         if near := did_you_mean(name, [axis for axis in axes if axis not in filled]):
             of = f"module `{spec.name}`" if isinstance(spec, Module) else f"`{spec.name}`"
             raise LayoutError(f"{of} has no axis `{name}`", code="LP111", name="sizes", help=near)
+
+
+def _size(value: ParamValue | tuple[int, ...], axis: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise LayoutError(
+        f"size `{axis}` is one whole number, found {value!r:.40}",
+        code="LP111",
+        name="sizes",
+        help=f"write {{{axis}: 64}}",
+    )
 
 
 def _settings(spec: Format, n: int, k: int) -> list[tuple[str, dict[str, int], dict[str, ParamValue]]]:

@@ -73,6 +73,10 @@ NameList = Annotated[
 ]
 
 
+MOST = 64
+"""Most tensors, parameters, cases, axes, sizes to try, and so on, of one spec; shipped ones have some ten."""
+
+
 class Base(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
@@ -86,7 +90,9 @@ class Param(Base):
     type: Literal["values", "int", "bool", "group", "names"] = Field(
         "values", description="group: a positive extent, or -1 for one group over the whole axis; names: `a,b,c`"
     )
-    values: tuple[ParamValue, ...] = Field((), description="the values allowed; the first is the default")
+    values: tuple[ParamValue, ...] = Field(
+        (), max_length=MOST, description="the values allowed; the first is the default"
+    )
     default: ParamValue | None = None
     config: str | tuple[str, ...] | None = Field(
         None,
@@ -142,7 +148,7 @@ class Tensor(Fields):
     derive: Literal["largest_scale"] | None = Field(
         None, description="computed from other tensors where the source lacks it"
     )
-    cases: tuple[Case, ...] = ()
+    cases: tuple[Case, ...] = Field((), max_length=MOST)
     doc: str | None = None
 
 
@@ -156,7 +162,7 @@ class Parts(Base):
         "The parameter `parts` picks one; the first is the default",
     )
     orders: tuple[tuple[str, ...], ...] = Field(
-        (), description="in which order parts stand; the first that names them all"
+        (), max_length=MOST, description="in which order parts stand; the first that names them all"
     )
 
 
@@ -168,8 +174,10 @@ class Tile(Base):
 class Accepts(Base):
     """Which matrices a kernel takes."""
 
-    tiles: tuple[Tile, ...] = Field(min_length=1, description="families: n and k are multiples of one of these")
-    groups: tuple[int, ...] = Field(min_length=1, description="group sizes along k; -1: one group")
+    tiles: tuple[Tile, ...] = Field(
+        min_length=1, max_length=MOST, description="families: n and k are multiples of one of these"
+    )
+    groups: tuple[int, ...] = Field(min_length=1, max_length=MOST, description="group sizes along k; -1: one group")
     capability: int = Field(80, description="least compute capability, times ten")
 
 
@@ -179,9 +187,9 @@ class Spec(Base):
     version: Literal["1"]
     doc: str = Field(min_length=1)
     source: str = Field(min_length=1, description="where the facts come from")
-    params: dict[str, ParamField] = {}
+    params: dict[str, ParamField] = Field({}, max_length=MOST)
     try_: tuple[dict[str, bool | int | str | tuple[int, ...]], ...] = Field(
-        alias="try", min_length=1, description="sizes (and parameters) at which lint proves the spec"
+        alias="try", min_length=1, max_length=MOST, description="sizes (and parameters) at which lint proves the spec"
     )
 
 
@@ -189,7 +197,7 @@ class Format(Spec):
     """Tensors over the axes e (experts), n (outputs), k (inputs)."""
 
     parts: Parts = Parts()
-    tensors: dict[str, Tensor] = Field(min_length=1)
+    tensors: dict[str, Tensor] = Field(min_length=1, max_length=MOST)
     value: Value
 
 
@@ -262,7 +270,7 @@ class Matrix(Base):
     An axis may be a product: `q dq` counts q things of dq elements each, and ranks cut between whole things.
     """
 
-    n: Axes | Annotated[dict[str, Axes], Field(min_length=1)] = Field(
+    n: Axes | Annotated[dict[str, Axes], Field(min_length=1, max_length=MOST)] = Field(
         description="outputs; part -> axis where fused parts have an axis of their own each"
     )
     k: Axes = Field(description="inputs")
@@ -275,7 +283,7 @@ class Module(Spec):
     """Matrices that share axes."""
 
     module: str
-    axes: dict[str, str] = Field(min_length=1, description="axis -> what it is")
+    axes: dict[str, str] = Field(min_length=1, max_length=MOST, description="axis -> what it is")
     default: dict[str, str] = Field({}, description="axis -> the axis whose size it takes where it is given none")
     experts: str | None = Field(None, description="the axis that counts experts")
     ranks: dict[Literal["tp", "ep"], Name] = Field({}, description="which axis a rank cuts; `none` for none")
@@ -285,7 +293,7 @@ class Module(Spec):
         "ranks cut the second in such groups and hold, of the first, what serves theirs",
     )
     visible: tuple[str, ...] = Field((), description="axes seen outside; their padding is the caller's duty")
-    matrices: dict[str, Matrix] = Field(min_length=1)
+    matrices: dict[str, Matrix] = Field(min_length=1, max_length=MOST)
     activation: Literal["zero", "unknown"] = Field(
         "unknown", description="zero: what stands between the matrices maps zero to zero"
     )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FORM = 2
 """Version of the JSON form."""
 
+MAX_BYTES = 32_000_000
+"""Longest text of a plan; that of the largest module with its experts on one rank has some 100 kB."""
+
 STRICT = {"extra": "forbid", "strict": True}
 
 
@@ -323,6 +326,8 @@ class Plan:
         """
         from pydantic import ValidationError
 
+        if len(text) > MAX_BYTES:
+            raise LayoutError(f"this is no plan: longer than {MAX_BYTES} bytes", code="LP140", name="not-a-plan")
         try:
             plan = _reader().validate_json(text)
         except ValidationError as error:

@@ -29,6 +29,8 @@ from layoutdsl.resolve import (
     Matrix,
     Ranks,
     Side,
+    are_few,
+    filled,
     fitted,
     groups_of,
     is_tight,
@@ -180,7 +182,11 @@ def _may_store_less(request: Request, grains: dict[str, int], known: Choice) -> 
 
 
 def _cut_axes(request: Request) -> set[str]:
-    return {template.fill(request.module_params) for kind, template in request.module.ranks.items() if kind == "tp"}
+    return {
+        filled(template, request.module_params, "`ranks`")
+        for kind, template in request.module.ranks.items()
+        if kind == "tp"
+    }
 
 
 def _choices(
@@ -194,6 +200,7 @@ def _choices(
     stored = [stored_group(source, matrix) for matrix in found]
     options = [worth(kernel, m, groups_of(kernel, source, m, given), own) for m, own in zip(found, stored)]
     tight = is_tight(request.module, request.module_params)
+    are_few(kernel, found, math.prod(map(len, options)))
     made = [
         (sum(n * k for _, n, k in padded), groups, padded)
         for groups in product(*options)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Un
 
 import yaml
 
+from layoutdsl import files
 from layoutdsl.errors import Diagnostic, Edit, LayoutError, Span, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ MAX_DEPTH = 32
 MAX_VALUES = 20_000
 MAX_ALIASES = 64
 MAX_DIGITS = 18
+MAX_FINDINGS = 100
+"""Most findings in one file: one with more is no spec."""
+
+_MOST_LINES = 8
+"""Lines that a finding keeps of what it stands at."""
 
 CODES = {
     "LD001": "syntax",
@@ -177,7 +183,7 @@ class Tree:
         span = self.inside(path, *within) if within is not None else self.span(path)
         if key and path in self.keys:
             span = self.keys[path]
-        return Diagnostic(code, name, message, span, help, self.lines[span.line - 1 : span.end_line])
+        return Diagnostic(code, name, message, span, help, _covered(self.lines, span))
 
 
 def read_file(path: str | os.PathLike[str]) -> Tree:
@@ -186,10 +192,10 @@ def read_file(path: str | os.PathLike[str]) -> Tree:
     if Path(path).is_dir():
         raise _unreadable(f"`{file}` is a directory", "name a file")
     try:
-        with Path(path).open("rb") as stream:
+        with files.opened(Path(path)) as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise _unreadable(f"cannot read `{file}`: {(error.strerror or 'unknown reason').lower()}", _WAY_OUT) from None
+        raise _unreadable(f"cannot read `{file}`: {files.reason(error)}", _WAY_OUT) from None
     if len(content) > MAX_BYTES:
         raise _unreadable(f"`{file}` is larger than {MAX_BYTES} bytes")
     try:
@@ -289,6 +295,8 @@ class _Reader:
     def node(self, event: Any, *, depth: int, key: Span | None = None) -> _Node:
         self.last = span = self.span(event)
         self.values += 1
+        if len(self.found) >= MAX_FINDINGS:
+            raise _Stop
         if self.values > MAX_VALUES:
             self.stop("LD018", f"more than {MAX_VALUES} values", span)
         if isinstance(event, yaml.AliasEvent):
@@ -421,7 +429,7 @@ class _Reader:
         self.report("LD001", message, Span(self.file, line, column, line, column + 1), help)
 
     def report(self, code: str, message: str, span: Span, help: str | None = None, fix: Edit | None = None) -> None:
-        source = self.lines[span.line - 1 : span.end_line]
+        source = _covered(self.lines, span)
         self.found.append(Diagnostic(code, CODES[code], message, span, help, source, fix))
 
     def stop(self, code: str, message: str, span: Span, help: str | None = None) -> NoReturn:
@@ -453,6 +461,10 @@ def _odd(text: str) -> int | None:
     return next((at for at, char in enumerate(text) if not char.isprintable() and char not in "\t\n\r"), None)
 
 
+def _covered(lines: tuple[str, ...], span: Span) -> tuple[str, ...]:
+    return lines[span.line - 1 : min(span.end_line, span.line - 1 + _MOST_LINES)]
+
+
 def _lines(text: str) -> list[str]:
     return re.split(r"\r\n|\r|\n", text)
 
@@ -475,7 +487,7 @@ def validate(tree: Tree, model: type[Model], path: Route = ()) -> Model:
     try:
         return model.model_validate(_without_extensions(data))
     except ValidationError as error:
-        problems = _furthest([_problem(data, dict(raw)) for raw in error.errors(include_url=False)], 0)
+        problems = _furthest([_problem(data, dict(raw)) for raw in error.errors(include_url=False)[:MAX_FINDINGS]], 0)
     # A mistyped key is one finding, not an unknown key and a missing one.
     meant = {(problem.path[:-1], _meant(model, problem)) for problem in problems if problem.kind == "extra_forbidden"}
     typed = [problem for problem in problems if problem.missing is None or (problem.path, problem.missing) not in meant]

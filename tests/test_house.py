@@ -23,6 +23,7 @@ LAYERS = (
     "flags",
     "errors",
     "settings",
+    "files",
     "source",
     "codes",
     "grammar",

@@ -27,6 +27,9 @@ from layoutdsl.resolve import Matrix, Ranks, Side, bind, matrices, tensors
 PLAIN = "plain"
 """The checkpoint spec of layers that are not quantized."""
 
+MOST_TRIED = 4096
+"""Settings of what config.json leaves open that are tried, defaults first; shipped formats have some hundred."""
+
 LINEAR = (WEIGHT, "bias")
 FLOATS = ("float16", "bfloat16", "float32")
 """The tensors of a layer that is not quantized, and their dtypes."""
@@ -302,7 +305,7 @@ class _Binder:
         choices = [
             sorted(_values(param), key=lambda value, name=name: value != likely[name]) for name, param in loose.items()
         ]
-        for values in itertools.product(*choices):
+        for values in itertools.islice(itertools.product(*choices), MOST_TRIED):
             yield {**fixed, **dict(zip(loose, values, strict=True))}
 
     def _expected(self, group: Group, shape: _Shape, params: Mapping[str, ParamValue]) -> Iterator[TensorInfo]:

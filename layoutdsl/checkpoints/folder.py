@@ -10,14 +10,17 @@ against byte counts, the index against the headers.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from layoutdsl import files
+from layoutdsl.checkpoints import json_text
+from layoutdsl.checkpoints.json_text import AGAIN
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
 
 if TYPE_CHECKING:
@@ -43,8 +46,11 @@ DTYPES = {
 }
 """A dtype as safetensors spells it -> as torch names it, and its width in bytes."""
 
-MAX_JSON = 100_000_000
-"""Longest JSON that is read, a header's included (the limit of the safetensors library)."""
+MAX_NAME = 1_000
+"""Longest name of a tensor, in characters."""
+
+MAX_RANK = 16
+"""Most dimensions of a tensor."""
 
 ROOM = 1 << 20
 """Bytes from which on a buffer is worth pages of its own."""
@@ -52,8 +58,6 @@ ROOM = 1 << 20
 INDEX = "model.safetensors.index.json"
 QUANTIZATION = "hf_quant_config.json"
 """Where ModelOpt says how it quantized, unless config.json does."""
-
-AGAIN = "download the file again"
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,13 @@ def read_config(path: Path) -> dict[str, Any]:
             name="bad-checkpoint",
             help="give the folder that holds config.json and the safetensors files",
         )
-    return _whole(path, read_json(path / "config.json", "a checkpoint's folder has one beside its safetensors files"))
+    help = "a checkpoint's folder has one beside its safetensors files"
+    return _whole(path, json_text.read(path / "config.json", blobs(path), help=help))
+
+
+def blobs(path: Path) -> Path:
+    """Where the cache of the Hugging Face hub keeps the files to which those of a checkpoint's folder are links."""
+    return path.resolve().parent.parent / "blobs"
 
 
 def _whole(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -105,44 +115,44 @@ def _whole(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     beside = path / QUANTIZATION
     if config.get("quantization_config") is not None or not beside.is_file():
         return config
-    stated = read_json(beside).get("quantization")
+    stated = json_text.read(beside, blobs(path)).get("quantization")
     if not isinstance(stated, dict):
         _fail("LP210", "bad-checkpoint", f"`{beside}` has no mapping `quantization`", AGAIN)
     return {**config, "quantization_config": {"quant_method": "modelopt", **stated}}
 
 
 def _alone(path: Path) -> dict[str, Entry]:
-    files = sorted(path.glob("*.safetensors"))
-    if path / "model.safetensors" in files:
-        files = [path / "model.safetensors"]
-    if len(files) != 1:
-        found = (
-            f"{len(files)} safetensors files ({', '.join(file.name for file in files)})"
-            if files
+    found = sorted(path.glob("*.safetensors"))
+    if path / "model.safetensors" in found:
+        found = [path / "model.safetensors"]
+    if len(found) != 1:
+        has = (
+            f"{len(found)} safetensors files ({', '.join(file.name for file in found[:8])})"
+            if found
             else "no safetensors file"
         )
         raise LayoutError(
-            f"`{path}` has {found} and no {INDEX}",
+            f"`{path}` has {has} and no {INDEX}",
             code="LP212",
             name="index",
             help="the index says which tensor stands in which file; a single file needs none",
         )
-    return read_header(files[0])[0]
+    return read_header(found[0], blobs(path))[0]
 
 
 def _indexed(path: Path) -> dict[str, Entry]:
-    names = read_json(path / INDEX).get("weight_map")
+    names = json_text.read(path / INDEX, blobs(path)).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
         _fail("LP212", "index", f"`{path / INDEX}` has no `weight_map` of tensors to files", AGAIN)
     entries: dict[str, Entry] = {}
     found: list[tuple[str, str | None]] = []
     for name in sorted(set(names.values())):
         file = path / name
-        if Path(name).name != name or not name.endswith(".safetensors"):
+        if Path(name).name != name or not name.endswith(".safetensors") or not name.isprintable() or len(name) > 255:
             _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is no safetensors file of this folder", AGAIN)
         if not file.is_file():
             _fail("LP212", "index", f"`{INDEX}` names `{name}`, which is not in `{path}`", AGAIN)
-        for key, entry in read_header(file)[0].items():
+        for key, entry in read_header(file, blobs(path))[0].items():
             if key in entries:
                 found.append(
                     (f"tensor `{key}` stands in `{entries[key].file.name}` and in `{name}`", "keep one of them")
@@ -161,7 +171,7 @@ def _indexed(path: Path) -> dict[str, Entry]:
             found.append(
                 (
                     f"{INDEX} has tensor `{key}` in `{name}`, whose header does not name it",
-                    did_you_mean(key, entries) or AGAIN,
+                    (len(found) < MOST_SHOWN and did_you_mean(key, entries)) or AGAIN,
                 )
             )
     if found:
@@ -169,74 +179,42 @@ def _indexed(path: Path) -> dict[str, Entry]:
     return entries
 
 
-def refusal(code: str, name: str, found: Iterable[tuple[str, str | None]], limit: int = 8) -> LayoutError:
-    """One error for many findings (sentence, help); past `limit` they are counted."""
+MOST_SHOWN = 8
+"""Findings of one kind that are shown; the others are counted."""
+
+
+def refusal(code: str, name: str, found: Iterable[tuple[str, str | None]]) -> LayoutError:
+    """One error for many findings (sentence, help)."""
     every = list(found)
-    shown = [Diagnostic(code, name, message, help=help) for message, help in every[:limit]]
-    if len(every) > limit:
-        shown.append(Diagnostic(code, name, f"and {len(every) - limit} more of this kind"))
+    shown = [Diagnostic(code, name, message, help=help) for message, help in every[:MOST_SHOWN]]
+    if len(every) > MOST_SHOWN:
+        shown.append(Diagnostic(code, name, f"and {len(every) - MOST_SHOWN} more of this kind"))
     return LayoutError.of(shown)
 
 
-def _check_regular(path: Path) -> None:
-    """A pipe would keep us waiting for ever."""
-    if path.exists() and not path.is_file():
-        help = "`layoutdsl inspect` takes a checkpoint's folder" if path.is_dir() else "name the file itself"
-        _fail("LP210", "bad-checkpoint", f"`{path}` is no regular file", help)
 
-
-def read_json(path: Path, help: str | None = None) -> dict[str, Any]:
-    """A JSON object from a file. Raises LayoutError where there is none."""
-    _check_regular(path)
+def read_header(path: Path, *folders: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file, held against its size; `folders`: where it may lead if it is
+    a link."""
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_JSON + 1)
-    except OSError as error:
-        _fail(
-            "LP210", "bad-checkpoint", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", help
-        )
-    return parse_json(text, f"`{path}`")
-
-
-def parse_json(text: bytes, what: str) -> dict[str, Any]:
-    try:
-        data = json.loads(text[: MAX_JSON + 1].decode("utf-8"), object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        _fail("LP210", "bad-checkpoint", f"{what} is no JSON: {str(error)[:200]}", AGAIN)
-    if not isinstance(data, dict):
-        _fail("LP210", "bad-checkpoint", f"{what} holds a {type(data).__name__}, a JSON object is needed", AGAIN)
-    return data
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"`{next(name for name in names if names.count(name) > 1)}` stands twice")
-    return found
-
-
-def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file, held against its size."""
-    _check_regular(path)
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with files.opened(path, *folders) as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
-            text = file.read(min(length, MAX_JSON)) if size >= 8 else b""
+            text = file.read(min(length, json_text.MAX_BYTES)) if size >= 8 else b""
     except OSError as error:
-        _fail(
-            "LP213", "bad-safetensors", f"`{path}` cannot be read: {(error.strerror or 'unknown reason').lower()}", None
-        )
-    if size < 8 or length > size - 8 or length > MAX_JSON:
+        help = "`layoutdsl inspect` takes a checkpoint's folder" if path.is_dir() else None
+        _fail("LP213", "bad-safetensors", f"`{path}` cannot be read: {files.reason(error)}", help)
+    if size < 8 or length > size - 8 or length > json_text.MAX_BYTES:
         _fail(
             "LP213",
             "bad-safetensors",
             f"`{path}` is truncated or no safetensors file: it has {size} bytes, too few for its header",
             AGAIN,
         )
-    header = parse_json(text, f"the header of `{path}`")
-    metadata = header.pop("__metadata__", {})
+    header = json_text.parse(text, f"the header of `{path}`")
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        _fail("LP213", "bad-safetensors", f"`{path}`: its metadata are no texts by name", None)
     entries = {name: _entry(path, name, value, 8 + length) for name, value in header.items()}
     at = 8 + length
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.size)):
@@ -256,24 +234,27 @@ def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
             f"`{path}` is {word}: its header describes {at} bytes, the file has {size}",
             AGAIN,
         )
-    return entries, metadata if isinstance(metadata, dict) else {}
+    return entries, metadata
 
 
 def _entry(path: Path, name: str, value: Any, base: int) -> Entry:
+    if not name.isprintable() or len(name) > MAX_NAME:
+        what = "has control characters" if len(name) <= MAX_NAME else f"has more than {MAX_NAME} characters"
+        _fail("LP213", "bad-safetensors", f"`{path}`: the name of tensor {name[:80]!r} {what}", None)
     try:
-        dtype, shape, (start, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
-        good = all(isinstance(number, int) and number >= 0 for number in (*shape, start, end)) and start <= end
+        dtype, shape, (start, end) = value["dtype"], tuple(value["shape"][: MAX_RANK + 1]), value["data_offsets"]
+        good = all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, start, end)) and start <= end
     except (KeyError, TypeError, ValueError):
         good, dtype, shape, start, end = False, "", (), 0, 0
     if not good or not isinstance(dtype, str):
         _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` lacks a dtype, a shape or its place", AGAIN)
-    if not name.isprintable():
-        _fail("LP213", "bad-safetensors", f"`{path}`: the name of tensor {name!r} has control characters", None)
+    if len(shape) > MAX_RANK:
+        _fail("LP213", "bad-safetensors", f"`{path}`: tensor `{name}` has more than {MAX_RANK} dimensions", None)
     if dtype not in DTYPES:
         _fail(
             "LP213",
             "bad-safetensors",
-            f"`{path}`: tensor `{name}` has the unknown dtype `{dtype}`",
+            f"`{path}`: tensor `{name}` has the unknown dtype `{dtype[:40]}`",
             f"known: {', '.join(DTYPES)}",
         )
     kind, width = DTYPES[dtype]
@@ -317,7 +298,7 @@ def read_into(entry: Entry, at: int, into: memoryview) -> None:
         _fail(
             "LP213",
             "bad-safetensors",
-            f"`{entry.file}`: tensor `{entry.name}` cannot be read: {(error.strerror or 'unknown reason').lower()}",
+            f"`{entry.file}`: tensor `{entry.name}` cannot be read: {files.reason(error)}",
             None,
         )
     if done < len(into):

@@ -131,11 +131,13 @@ def _written(metadata: Mapping[str, str]) -> str:
     """`written by layoutdsl convert: rank 0 of 2, for marlin_int4_a16`; empty for any other file."""
     plans = [text for key, text in metadata.items() if key.startswith("layoutdsl.plan.")]
     try:
-        number, ranks = metadata["layoutdsl.rank"], int(metadata["layoutdsl.tp"]) * int(metadata["layoutdsl.ep"])
+        number, tp, ep = (int(metadata[f"layoutdsl.{key}"][:9]) for key in ("rank", "tp", "ep"))
         kernels = {plan.target.spec for plan in (Plan.from_json(text, prove=False) for text in plans)} - {"plain"}
+        if not all(map(str.isprintable, kernels)):
+            return ""
     except (KeyError, ValueError, LayoutError):
         return ""
-    return f"written by layoutdsl convert: rank {number} of {ranks}, for {', '.join(sorted(kernels))}"
+    return f"written by layoutdsl convert: rank {number} of {tp * ep}, for {', '.join(sorted(kernels))}"
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------

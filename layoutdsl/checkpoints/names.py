@@ -12,6 +12,7 @@ layers and experts left open: finding a tensor is one look into a dictionary, ho
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from pydantic import BeforeValidator, Field
 
 from layoutdsl import library, source
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
-from layoutdsl.grammar import Expr, GrammarError, Template, parse_names, parse_template
+from layoutdsl.grammar import Expr, GrammarError, Template, parse_template
 from layoutdsl.library import load_spec
 from layoutdsl.model import Base, Module, Name, Number, ParamValue
-from layoutdsl.resolve import bind, held_matrices
+from layoutdsl.resolve import bind, filled, held_matrices, part_names
 from layoutdsl.source import Tree
 
 Numbers = Annotated[tuple[Number, ...], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
@@ -97,6 +98,9 @@ class Names(Base):
     units: dict[str, UnitNames] = Field(min_length=1)
     copied: dict[str, Presence] = Field({})
 
+
+MOST_INSTANCES = 1 << 20
+"""Most units of one kind."""
 
 EXPERT = "expert"
 """The placeholder that counts experts where each has tensors of its own; all others count units."""
@@ -302,7 +306,7 @@ class Unit:
         """Name in the checkpoint."""
         spelled = self.names.parts.get(part, part)
         scope = {**dict(self.at), EXPERT: expert, "part": spelled, "tensor": tensor}
-        return self.names.template(matrix, tensor).fill(scope)
+        return filled(self.names.template(matrix, tensor), scope, "a name")
 
     def layer(self, matrix: str, part: str, expert: int = 0) -> str:
         """Name of the layer in the checkpoint that a part comes from."""
@@ -310,7 +314,7 @@ class Unit:
 
     def output(self, matrix: str, tensor: str) -> str:
         (template,) = self.names.outputs(matrix)
-        return template.fill({**dict(self.at), "matrix": matrix, "tensor": tensor})
+        return filled(template, {**dict(self.at), "matrix": matrix, "tensor": tensor}, "a name")
 
     @cached_property
     def name(self) -> str:
@@ -321,7 +325,7 @@ class Unit:
         the names of all its matrices begin."""
         matrix = self.matrices[0] if len(self.matrices) == 1 else ""
         named = [
-            template.fill({**values, "matrix": matrix or _ANY, "tensor": ""}).rstrip("._").split(".")
+            filled(template, {**values, "matrix": matrix or _ANY, "tensor": ""}, "a name").rstrip("._").split(".")
             for template in self.names.outputs(matrix)
         ]
         alike = itertools.takewhile(lambda steps: len({*steps}) == 1 and _ANY not in steps[0], zip(*named))
@@ -400,7 +404,7 @@ class Places:
             self._add(unit.template(matrix, tensor), {**words, "tensor": tensor}, Place(key, matrix, part, tensor))
 
     def _add(self, template: Template, words: Mapping[str, str], place: Place) -> None:
-        steps = template.fill({**{name: _NUMBER + name for name in self.counts}, **words}).split(".")
+        steps = filled(template, {**{name: _NUMBER + name for name in self.counts}, **words}, "a name").split(".")
         slots = tuple(
             int(step) if step.isdecimal() else step.removeprefix(_NUMBER)
             for step in steps
@@ -447,7 +451,7 @@ def parts_of(unit: UnitNames, specs: tuple[str, ...]) -> Iterator[tuple[str, str
             help="state a template for each matrix under `source`, or with `only` which of them the unit has",
         )
     for name, matrix in held.items():
-        parts = parse_names(matrix.parts.fill(bound)) if isinstance(matrix.parts, Template) else matrix.parts
+        parts = part_names(matrix.parts, bound) if isinstance(matrix.parts, Template) else matrix.parts
         yield from ((name, part) for part in (matrix.n if isinstance(matrix.n, dict) else parts) or ("",))
 
 
@@ -461,17 +465,30 @@ def instances(names: Names, key: str, numbers: Sizes) -> Iterator[Unit]:
     unit = names.units[key]
     words = set().union(*map(placeholders, unit.templates))
     used = [name for name in names.count if name in words and name != EXPERT]
-    for values in itertools.product(*(range(numbers.count(name)) for name in used)):
+    for values in _every(used, numbers):
         yield Unit(key, unit, tuple(zip(used, values, strict=True)))
+
+
+def _every(used: Sequence[str], numbers: Sizes) -> Iterator[tuple[int, ...]]:
+    """Every value that the placeholders can have together; LayoutError where these are too many."""
+    counts = [numbers.count(name) for name in used]
+    if math.prod(counts) > MOST_INSTANCES:
+        raise LayoutError(
+            f"config.json counts {' times '.join(map(str, counts))} of {' and '.join(f'`{name}`' for name in used)}",
+            code="LP215",
+            name="bad-config",
+            help=f"a checkpoint has at most {MOST_INSTANCES} units of a kind",
+        )
+    return itertools.product(*map(range, counts))
 
 
 def copies_of(names: Names, text: str, numbers: Sizes) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:
     """Every tensor that a template of `copied` stands for, with the numbers in its name."""
     template = parse_template(text)
     used = [name for name in names.count if name in placeholders(template)]
-    for values in itertools.product(*(range(numbers.count(name)) for name in used)):
+    for values in _every(used, numbers):
         at = tuple(zip(used, values, strict=True))
-        yield template.fill(dict(at)), at
+        yield filled(template, dict(at), "a name"), at
 
 
 def placeholders(template: Template) -> set[str]:

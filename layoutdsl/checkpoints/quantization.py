@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from layoutdsl import library
+from layoutdsl.checkpoints.patterns import Pattern, Work
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Checkpoint, ParamValue
 from layoutdsl.resolve import bind
@@ -26,6 +27,9 @@ from layoutdsl.resolve import bind
 IGNORED = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules")
 """Keys of quantization_config that list layers left as they were: names, parts of names, names with `*`, or `re:` and a
 pattern."""
+
+MAX_GROUPS = 64
+"""Most formats that one checkpoint mixes."""
 
 _CLASS = re.compile(r"\w*Linear\w*|")
 """A target that means a class of linear layers, and so all of them; the empty one is ours."""
@@ -67,11 +71,11 @@ class Declared:
     def _found(self, layer: str) -> Group | None:
         steps = layer.split(".")
         runs = (".".join(steps[i:j]) for i in range(len(steps)) for j in range(i + 1, len(steps) + 1))
-        if any(run in self._left for run in runs) or any(pattern.match(layer) for pattern in self._left_patterns):
+        if any(run in self._left for run in runs) or any(pattern.matches(layer) for pattern in self._left_patterns):
             return None
         if layer in self._names:
             return self._names[layer]
-        return next((group for pattern, group in self._patterns if pattern.match(layer)), None)
+        return next((group for pattern, group in self._patterns if pattern.matches(layer)), None)
 
     @cached_property
     def _known(self) -> dict[str, Group | None]:
@@ -82,17 +86,21 @@ class Declared:
         return {entry.strip(".") for entry in self.ignored if not _is_pattern(entry)}
 
     @cached_property
-    def _left_patterns(self) -> list[re.Pattern[str]]:
-        return [_pattern(entry) for entry in self.ignored if _is_pattern(entry)]
+    def _work(self) -> Work:
+        return Work()
+
+    @cached_property
+    def _left_patterns(self) -> list[Pattern]:
+        return [Pattern(entry, self._work) for entry in dict.fromkeys(self.ignored) if _is_pattern(entry)]
 
     @cached_property
     def _names(self) -> dict[str, Group | None]:
         return {target: group for target, group in self.rules if _precedence(target) == 0}
 
     @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], Group | None]]:
+    def _patterns(self) -> list[tuple[Pattern, Group | None]]:
         wide = [(target, group) for target, group in self.rules if _precedence(target)]
-        return [(_pattern(target if target.startswith("re:") else "re:"), group) for target, group in wide]
+        return [(Pattern(target if target.startswith("re:") else "re:", self._work), group) for target, group in wide]
 
     def __str__(self) -> str:
         return "; ".join(dict.fromkeys(map(str, self.groups)))
@@ -105,21 +113,6 @@ def _precedence(target: str) -> int:
 
 def _is_pattern(entry: str) -> bool:
     return entry.startswith("re:") or "*" in entry
-
-
-def _pattern(entry: str) -> re.Pattern[str]:
-    """What `re:` and a pattern mean from the first character on, or a name with `*` in it and all that is inside."""
-    if not entry.startswith("re:"):
-        return re.compile(rf"(.*\.)?{'.*'.join(map(re.escape, entry.split('*')))}(\..*)?$")
-    try:
-        return re.compile(entry[3:])
-    except re.error as error:
-        raise LayoutError(
-            f"config.json: `{entry}` is no pattern: {error}",
-            code="LP215",
-            name="bad-config",
-            help="behind `re:` stands a regular expression of Python",
-        ) from None
 
 
 def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
@@ -135,8 +128,14 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
     known = list(checkpoints(specs))
     groups: list[Group] = []
     rules: dict[str, int | None] = {}
+    seen: dict[str, int] = {}
+    targets: dict[int, list[str]] = {}
     for part in _parts(quantization):
-        at = None if part.says is None else _placed(_group(part, known), groups)
+        at = None if part.says is None else seen.get(part.own)
+        if at is None and part.says is not None:
+            at = seen[part.own] = _placed(_group(part, known), groups)
+        if at is not None and groups[at].targets:
+            targets.setdefault(at, []).extend(part.targets)
         rules.update(dict.fromkeys(part.targets or ("",), at))
     if not groups:
         raise LayoutError(
@@ -145,6 +144,8 @@ def declared(config: Mapping[str, Any], specs: Sequence[str] = ()) -> Declared:
             name="unknown-format",
             help="a config group states its weights under `weights`",
         )
+    for at, every in targets.items():
+        groups[at] = replace(groups[at], targets=tuple(every))
     ordered = sorted(rules) if "config_groups" in quantization else list(rules)
     leads = [(target, rules[target]) for target in sorted(ordered, key=_precedence)]
     return Declared(
@@ -164,8 +165,10 @@ def _ignored(quantization: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of quantization_config that speaks for some layers: what it would say alone, None for unquantized."""
+    """A part of quantization_config that speaks for some layers: what it would say alone, None for unquantized. Parts
+    with the same `own` say the same."""
 
+    own: str
     name: str
     place: str
     targets: tuple[str, ...]
@@ -178,19 +181,20 @@ def _parts(quantization: Mapping[str, Any]) -> Iterator[_Part]:
     if isinstance(layers, dict):
         for layer, own in _mappings("quantized_layers", layers):
             says = {**quantization, "config_groups": None, **own}
-            yield _Part("", f"quantized_layers.{layer}", (layer,), says)
+            yield _Part(repr(own), "", f"quantized_layers.{layer}", (layer,), says)
         return
     if isinstance(groups, dict) and groups:
         for name, own in _mappings("config_groups", groups):
             form = {"format": own["format"]} if own.get("format") else {}
             says = {**quantization, "config_groups": {name: own}, **form}
             targets = tuple(_strings(own.get("targets")))
-            yield _Part(name, f"config_groups.{name}", targets, says if own.get("weights") is not None else None)
+            speaks = own.get("weights") is not None
+            yield _Part(name, name, f"config_groups.{name}", targets, says if speaks else None)
         return
-    yield _Part("", "", (), dict(quantization))
+    yield _Part("", "", "", (), dict(quantization))
     for pattern, own in _mappings("dynamic", dynamic if isinstance(dynamic, dict) else {}):
         says = None if pattern.startswith("-:") else {**quantization, **own}
-        yield _Part("", f"dynamic.{pattern}", ("re:" + re.sub(r"^[-+]:", "", pattern),), says)
+        yield _Part(repr(own), "", f"dynamic.{pattern}", ("re:" + re.sub(r"^[-+]:", "", pattern),), says)
 
 
 def _mappings(key: str, data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -237,8 +241,9 @@ def _placed(group: Group, groups: list[Group]) -> int:
     """Where a group stands among all: config groups apart, nameless ones that state the same as one."""
     for at, other in enumerate(groups):
         if not group.name and (other.spec.name, other.stated) == (group.spec.name, group.stated):
-            groups[at] = replace(other, targets=other.targets and (*other.targets, *group.targets))
             return at
+    if len(groups) == MAX_GROUPS:
+        raise LayoutError(f"config.json declares more than {MAX_GROUPS} formats", code="LP215", name="bad-config")
     groups.append(group)
     return len(groups) - 1
 

@@ -15,12 +15,14 @@ from layoutdsl.resolve.matrices import (
     held_matrices,
     is_tight,
     matrices,
+    part_names,
     with_defaults,
     with_extents,
 )
 from layoutdsl.resolve.padding import (
     CHOICES,
     Fit,
+    are_few,
     cheapest,
     fitted,
     front_of,
@@ -36,7 +38,7 @@ from layoutdsl.resolve.padding import (
     widened,
     worth,
 )
-from layoutdsl.resolve.params import MAX_EXTENT, Scope, bind
+from layoutdsl.resolve.params import MAX_EXTENT, Scope, bind, filled
 from layoutdsl.resolve.tensors import Side, Stored, tensors
 
 __all__ = [
@@ -52,9 +54,11 @@ __all__ = [
     "Sizes",
     "Stored",
     "Stretch",
+    "are_few",
     "bind",
     "cheapest",
     "dealt",
+    "filled",
     "fitted",
     "forget",
     "front_of",
@@ -64,6 +68,7 @@ __all__ = [
     "is_tight",
     "matrices",
     "named",
+    "part_names",
     "shapes",
     "stored_bytes",
     "stored_group",

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from layoutdsl import model
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.grammar import Template, parse_names
+from layoutdsl.grammar import GrammarError, Template, parse_names
 from layoutdsl.model import Module
 from layoutdsl.resolve.cuts import Cut, dealt
-from layoutdsl.resolve.params import MAX_EXTENT, Scope
+from layoutdsl.resolve.params import MAX_EXTENT, Scope, evaluated, filled
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,15 @@ def with_defaults(module: Module, sizes: Sizes) -> dict[str, int | tuple[int, ..
 
 def is_tight(module: Module, params: Scope) -> bool:
     """Whether one matrix may be padded less along an inner axis than the next one reads."""
-    return module.tight is not None and bool(module.tight.evaluate(params))
+    return module.tight is not None and bool(evaluated(module.tight, params, f"`tight` of `{module.name}`"))
 
 
 def held_matrices(module: Module, params: Scope, only: Sequence[str] = ()) -> dict[str, model.Matrix]:
     """The matrices that the module has with these parameters, or `only` some of them."""
     found = {
-        name: matrix for name, matrix in module.matrices.items() if matrix.when is None or matrix.when.evaluate(params)
+        name: matrix
+        for name, matrix in module.matrices.items()
+        if matrix.when is None or evaluated(matrix.when, params, f"`when` of `{name}`")
     }
     for name in only:
         if name not in found:
@@ -123,6 +125,15 @@ def held_matrices(module: Module, params: Scope, only: Sequence[str] = ()) -> di
                 help=did_you_mean(name, found) or f"its matrices: {', '.join(found)}",
             )
     return {name: matrix for name, matrix in found.items() if not only or name in only}
+
+
+def part_names(names: Template, params: Scope) -> tuple[str, ...]:
+    """The parts that a module's parameters name."""
+    text = filled(names, params, "`parts`")
+    try:
+        return parse_names(text)
+    except GrammarError as error:
+        raise LayoutError(f"`parts`: {error.message}", code="LD104", name="bad-expression", help=error.help) from None
 
 
 def matrices(
@@ -139,7 +150,7 @@ def matrices(
     have several."""
     sizes = with_defaults(module, sizes)
     _check_ranks(ranks)
-    cut_by = {kind: template.fill(params) for kind, template in module.ranks.items()}
+    cut_by = {kind: filled(template, params, f"`ranks` of `{module.name}`") for kind, template in module.ranks.items()}
     for kind, axis in cut_by.items():
         if axis != "none" and axis not in module.axes:
             raise LayoutError(
@@ -208,7 +219,7 @@ class _Resolver:
         if isinstance(matrix.n, dict):
             return tuple(matrix.n)
         if isinstance(matrix.parts, Template):
-            return tuple(parse_names(matrix.parts.fill(self.params)))
+            return part_names(matrix.parts, self.params)
         return tuple(matrix.parts)
 
     def _outputs(self, name: str, matrix: model.Matrix) -> tuple[Stretch, ...]:
@@ -237,7 +248,15 @@ class _Resolver:
         return tuple(self._stretch(name, matrix.n, width, part) for width, part in zip(widths, parts or ("",)))
 
     def _size(self, axes: Sequence[str]) -> int:
-        return math.prod(_whole(axis, self.sizes) for axis in axes)
+        size = math.prod(_whole(axis, self.sizes) for axis in axes)
+        if size > MAX_EXTENT:
+            raise LayoutError(
+                f"the product of the axes {', '.join(f'`{axis}`' for axis in axes[:8])} is beyond {MAX_EXTENT}",
+                code="LP111",
+                name="sizes",
+                help="give smaller sizes",
+            )
+        return size
 
     def _stretch(self, name: str, axes: Sequence[str], size: int, part: str = "") -> Stretch:
         axis, seen = axes[0], axes[0] in self.seen

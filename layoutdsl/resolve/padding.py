@@ -20,6 +20,9 @@ from layoutdsl.resolve.tensors import Side, tensors
 CHOICES = ("even", "finer groups", "uneven", "one group a rank", "front pad")
 """How a module is served, the plainest first."""
 
+MOST_CHOICES = 512
+"""Most ways to serve matrices of which the best is looked for."""
+
 
 class Fit(NamedTuple):
     """A matrix as a kernel takes it: padded, and its group along k (0: one group)."""
@@ -205,9 +208,23 @@ def shapes(
         for reads, other in enumerate(found)
         if m.n[0].axis == other.k.axis and not m.n[0].seen
     ]
+    are_few(kernel, found)
     every = product(kernel.accepts.tiles, repeat=len(found))
     made = {_shapes(found, tiles, groups, front, inner, tight): None for tiles in every}
     return [one for one in made if not any(other != one and _is_within(other, one) for other in made)]
+
+
+def are_few(kernel: Kernel, found: Sequence[Matrix], groups: int = 1) -> None:
+    """LayoutError where there are more ways to give each matrix a family of tiles, and one of so many sets of groups,
+    than can be tried."""
+    if len(kernel.accepts.tiles) ** len(found) * groups > MOST_CHOICES:
+        raise LayoutError(
+            f"`{kernel.name}` has {len(kernel.accepts.tiles)} families of tiles for each of {len(found)} matrices"
+            + (f", and {groups} ways to group them" if groups > 1 else ""),
+            code="LP127",
+            name="too-many-choices",
+            help=f"at most {MOST_CHOICES} ways are tried: convert fewer matrices at a time, with `only`",
+        )
 
 
 def fitted(

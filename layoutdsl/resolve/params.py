@@ -6,13 +6,33 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.grammar import GrammarError, parse_names
+from layoutdsl.grammar import Expr, GrammarError, Template, parse_names
 from layoutdsl.model import Format, Param, ParamValue, Spec
 
 MAX_EXTENT = 1 << 40
 """Largest extent of an axis; products of two stay far below what JSON and 64 bits hold."""
 
 Scope = dict[str, ParamValue]
+
+
+def evaluated(expr: Expr, scope: Mapping[str, ParamValue], where: str) -> int | str:
+    """The value of an expression of a spec; LayoutError where it has none, `where` says whose it is."""
+    try:
+        return expr.evaluate(scope)
+    except GrammarError as error:
+        raise _bad(where, error) from None
+
+
+def filled(template: Template, scope: Mapping[str, ParamValue], where: str) -> str:
+    """The text of a template of a spec, in the same way."""
+    try:
+        return template.fill(scope)
+    except GrammarError as error:
+        raise _bad(where, error) from None
+
+
+def _bad(where: str, error: GrammarError) -> LayoutError:
+    return LayoutError(f"{where}: {error.message}", code="LD104", name="bad-expression", help=error.help)
 
 
 def bind(spec: Spec, given: Mapping[str, ParamValue], inherited: Mapping[str, ParamValue] | None = None) -> Scope:

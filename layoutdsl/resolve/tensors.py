@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.grammar import Expr, GrammarError, Template
+from layoutdsl.grammar import Expr
 from layoutdsl.layout import Chain, View
 from layoutdsl.model import Format, ParamValue, Tensor
 from layoutdsl.resolve.matrices import Matrix, Stretch
-from layoutdsl.resolve.params import MAX_EXTENT, Scope
+from layoutdsl.resolve.params import MAX_EXTENT, Scope, evaluated, filled
 
 
 class Stored(NamedTuple):
@@ -102,7 +102,7 @@ def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...
     holdings = [(part,) for part in order] if apart else [order]
     found: list[Stored] = []
     for key, tensor in side.format.tensors.items():
-        if tensor.when is not None and not _evaluate(tensor.when, scope, key):
+        if tensor.when is not None and not evaluated(tensor.when, scope, f"tensor `{key}`"):
             continue
         fields = _with_case(tensor, key, scope)
         alike: dict[tuple[Stretch, ...], Stored] = {}
@@ -117,38 +117,22 @@ def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...
     return tuple(found)
 
 
-def _evaluate(expr: Expr, scope: Mapping[str, ParamValue], where: str) -> int | str:
-    try:
-        return expr.evaluate(scope)
-    except GrammarError as error:
-        raise LayoutError(
-            f"tensor `{where}`: {error.message}", code="LD104", name="bad-expression", help=error.help
-        ) from None
-
-
 def _number(expr: Expr | None, scope: Mapping[str, ParamValue], where: str) -> int:
     if expr is None:
         return 0
-    value = _evaluate(expr, scope, where)
+    value = evaluated(expr, scope, f"tensor `{where}`")
     if isinstance(value, str):
         raise LayoutError(
             f"tensor `{where}`: `{value}` is a word, a number is needed", code="LD104", name="bad-expression"
         )
+    if abs(value) > MAX_EXTENT:
+        raise LayoutError(f"tensor `{where}`: {value} is beyond 2^40", code="LD104", name="bad-expression")
     return value
-
-
-def _fill(template: Template, scope: Mapping[str, ParamValue], where: str) -> str:
-    try:
-        return template.fill(scope)
-    except GrammarError as error:
-        raise LayoutError(
-            f"tensor `{where}`: {error.message}", code="LD104", name="bad-expression", help=error.help
-        ) from None
 
 
 def _with_case(tensor: Tensor, key: str, scope: Mapping[str, ParamValue]) -> Tensor:
     for case in tensor.cases:
-        if _evaluate(case.when, scope, key):
+        if evaluated(case.when, scope, f"tensor `{key}`"):
             changes = {name: value for name, value in case if name != "when" and value is not None}
             return tensor.model_copy(update=changes)
     return tensor
@@ -243,6 +227,13 @@ def _lay_out(
         for position, low, high in spread.gaps(axes[0].unit(shared), [axis.stored for axis in axes])
         if high > low
     )
+    if codes * code.bits * (matrix.experts[0] if matrix.experts else 1) >= 1 << 63:
+        raise LayoutError(
+            f"tensor `{key}` of `{matrix.name}` has {codes} elements for each expert, more than 64 bits can address",
+            code="LP111",
+            name="sizes",
+            help="give smaller sizes",
+        )
     shape = _shape(tensor, dims, codes, code, dtypes, scope, key, by_part, len(parts))
     experts = "none" if matrix.experts is None else "shared" if "e" in shared else "each"
     return Stored(
@@ -394,7 +385,7 @@ def _chains(
 
 def _code(tensor: Tensor, scope: Mapping[str, ParamValue], key: str) -> tuple[Code, tuple[str, ...]]:
     declared = tensor.dtype if isinstance(tensor.dtype, tuple) else (tensor.dtype,)
-    dtypes = tuple(_fill(dtype, scope, key) for dtype in declared)
+    dtypes = tuple(filled(dtype, scope, f"tensor `{key}`") for dtype in declared)
     for dtype in dtypes:
         if dtype not in DTYPE_BITS:
             raise LayoutError(
@@ -410,7 +401,7 @@ def _code(tensor: Tensor, scope: Mapping[str, ParamValue], key: str) -> tuple[Co
                 name="unknown-dtype",
             )
     if tensor.code is not None:
-        return code_named(_fill(tensor.code, scope, key)), dtypes
+        return code_named(filled(tensor.code, scope, f"tensor `{key}`")), dtypes
     if dtypes[0] not in CODE_OF_DTYPE:
         raise LayoutError(
             f"tensor `{key}` of dtype {dtypes[0]} states no code",
