@@ -115,10 +115,6 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         about = f"{help[0].upper()}{help[1:]}."
         return commands.add_parser(name, help=help, description=about, allow_abbrev=False, **options)
 
-    lint = command("lint", "check specs: their text, their schema, and the proofs at their sizes to try")
-    lint.add_argument("paths", nargs="*", metavar="PATH", help=(
-        "files or folders (default: all shipped specs and your own)"))
-
     plan = command("plan", "show how the tensors of one format become those of another")
     plan.add_argument("source", help="format of the tensors at hand: a spec's name or path")
     plan.add_argument("target", help="format wanted: a spec's name or path")
@@ -151,7 +147,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     command("doctor", "say what the backend `cuda` needs, and whether it is here; exit status 1 where something is not")
 
     apart = {name: command(name, help) for name, (_, help) in _APART.items()}
-    for reader in (lint, plan, conform, *apart.values()):
+    for reader in (plan, conform, *apart.values()):
         reader.add_argument("--specs", action="append", metavar="DIR", help=_HELP_SPECS)
     for name in set(argv) & set(apart):
         import_module(_APART[name][0]).add_arguments(apart[name])
@@ -199,14 +195,6 @@ def folders(given: Sequence[str] | None, start: Path | None = None) -> tuple[str
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
-
-
-def _lint(args: Any) -> int:
-    from layoutdsl.lint import lint, report
-
-    found, files = lint(args.paths, folders(args.specs))
-    print(report(found, files))
-    return FINDINGS if found else CLEAN
 
 
 def _plan(args: Any) -> int:
@@ -283,6 +271,7 @@ def _apart(args: Any) -> int:
 
 
 _APART = {
+    "lint": ("layoutdsl.lint.command", "check specs: text, schema, rules, and the proofs at their sizes to try"),
     "inspect": ("layoutdsl.checkpoints.inspect", "say what a checkpoint folder is, and what would become of it"),
     "convert": ("layoutdsl.checkpoints.convert", "convert a checkpoint folder for a number of ranks"),
     "verify": ("layoutdsl.checkpoints.verify", "hold every value of a converted folder against its source"),
@@ -294,6 +283,6 @@ _APART = {
 """Commands that are modules of their own, with `add_arguments(parser)` and `command(args)`, and their help."""
 
 _COMMANDS: dict[str, Callable[[Any], int]] = {
-    "lint": _lint, "plan": _plan, "conform": _conform, "schema": _schema, "doctor": _doctor,
+    "plan": _plan, "conform": _conform, "schema": _schema, "doctor": _doctor,
     **dict.fromkeys(_APART, _apart),
 }

@@ -37,10 +37,18 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """What stands at `span` becomes `text`."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """One finding: a stable code, its readable name, one sentence, and where the cause stands.
 
-    `source` holds the lines that `span` covers.
+    `source` holds the lines that `span` covers; `fix` is the one edit that mends it, where there is no choice.
     """
 
     code: str
@@ -49,6 +57,7 @@ class Diagnostic:
     span: Span | None = None
     help: str | None = None
     source: tuple[str, ...] = ()
+    fix: Edit | None = None
 
     def render(self) -> str:
         """Return the report as text, without a final newline."""

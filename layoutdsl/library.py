@@ -130,7 +130,12 @@ def read_spec(path: Path, *, specs: tuple[str, ...] = ()) -> Spec:
 
     A base is looked for next to the file, in the folders `specs` and among the shipped specs.
     """
-    return _known(_built(_tree(path), specs))
+    return _known(read_tree(path, specs=specs))
+
+
+def read_tree(path: Path, *, specs: tuple[str, ...] = ()) -> Tree:
+    """The text of one spec file, laid over its base where it names one; what cannot be read is raised."""
+    return _built(_tree(path), specs)
 
 
 def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:

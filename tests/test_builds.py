@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 from layoutdsl import LayoutError, Plan, compile_plan, library, load_spec, schema
 from layoutdsl.choose import kernel_for
 from layoutdsl.library import digest, files, read_spec, shipped, spec_of
-from layoutdsl.lint import lint
+from layoutdsl.lint.run import lint
 from layoutdsl.model import INHERITED, Format, Kernel
 from layoutdsl.resolve import Ranks, bind, matrices
 from layoutdsl.source import read_file

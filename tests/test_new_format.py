@@ -13,7 +13,7 @@ from decoders import marlin
 from safetensors.numpy import load_file
 
 from layoutdsl import LayoutError, Plan, compile_plan
-from layoutdsl.lint import lint
+from layoutdsl.lint.run import lint
 from layoutdsl.prove import prove_ranks
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,7 +21,7 @@ from layoutdsl import LayoutError, compile_plan
 from layoutdsl.checkpoints.folder import read_folder
 from layoutdsl.checkpoints.quantization import Declared, declared
 from layoutdsl.library import load_spec
-from layoutdsl.lint import lint
+from layoutdsl.lint.run import lint
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 DOWN, GATE, Q = (f"model.layers.7.{name}" for name in ("mlp.down_proj", "mlp.gate_proj", "self_attn.q_proj"))

@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from layoutdsl.errors import LayoutError, Span
-from layoutdsl.lint import lint
+from layoutdsl.lint.run import lint
 from layoutdsl.model import Spec
 from layoutdsl.source import CODES, MAX_BYTES, Tree, read, read_file, validate
 

@@ -8,7 +8,7 @@ import torch
 
 from layoutdsl import LayoutError, compile_plan, load_spec
 from layoutdsl.library import digest, kind_of, read_spec, shipped
-from layoutdsl.lint import lint
+from layoutdsl.lint.run import lint
 from layoutdsl.model import KINDS, Format, Module
 
 SPECS = sorted(path for kind in KINDS for path in (shipped() / kind).rglob("*.yaml"))

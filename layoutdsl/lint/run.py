@@ -1,17 +1,18 @@
-"""Findings in spec files: their text, their schema, what must hold inside each, and the proof at every size to try.
+"""From files to findings: text, schema, what must hold inside each spec, the rules, and the proofs at sizes to try.
 
 A file that fails does not stop the others, and all findings of a file are made in one go, as far as it can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from layoutdsl import library, source
+from layoutdsl import library
 from layoutdsl.errors import Diagnostic, LayoutError
-from layoutdsl.model import Spec
+from layoutdsl.lint.rule import Found, Rule, rules
+from layoutdsl.lint.subject import Subject
 from layoutdsl.source import Tree
 
 
@@ -58,40 +59,55 @@ def _place(finding: Diagnostic) -> tuple[int, int]:
 
 def _file(path: Path, names: dict[str, Path], specs: tuple[str, ...]) -> Iterator[Diagnostic]:
     try:
+        tree = library.read_tree(path, specs=specs)
+    except LayoutError as error:
+        yield from error.diagnostics
+        return
+    for rule in rules():
+        if rule.check_tree is not None:
+            yield from _made(rule, tree, rule.check_tree(tree))
+    try:
         spec = library.read_spec(path, specs=specs)
     except LayoutError as error:
         yield from error.diagnostics
         return
-    kind = library.kind_of(spec)
-    if spec.name != path.stem:
-        yield source.read_file(path).diagnostic(
-            "LD030", "name-mismatch", f"the file `{path.name}` holds the {kind} `{spec.name}`", (kind,),
-            help=f"name the file `{spec.name}.yaml`: a spec is found by the name of its file",
-        )
+    subject = Subject(spec, tree, specs)
+    for rule in rules():
+        if rule.check is not None:
+            yield from _made(rule, tree, rule.check(subject))
     if spec.name in names:
-        yield source.read_file(path).diagnostic(
+        kind = library.kind_of(spec)
+        yield tree.diagnostic(
             "LD031", "name-twice", f"`{spec.name}` is also the name of `{names[spec.name]}`", (kind,),
             help="give each spec of a folder its own name, whatever its kind",
         )
     names.setdefault(spec.name, path)
-    yield from _proofs(path, spec, specs)
+    yield from _proofs(subject)
 
 
-def _proofs(path: Path, spec: Spec, specs: tuple[str, ...]) -> Iterator[Diagnostic]:
+def _made(rule: Rule, tree: Tree, found: Iterable[Found]) -> Iterator[Diagnostic]:
+    """What a rule found, where it stands; what stands in the text of a base is a finding of the base."""
+    for one in found:
+        if tree.home(one.path) is tree:
+            at = tree.diagnostic(
+                rule.code, rule.name, one.message, one.path, help=one.help, within=one.within, key=one.key
+            )
+            yield replace(at, fix=one.fix)
+
+
+def _proofs(subject: Subject) -> Iterator[Diagnostic]:
     """What the proofs of a spec at its sizes to try find; the same finding only at the first size that shows it."""
     from layoutdsl.logical import prove_spec
 
-    tree: Tree | None = None
     seen: set[tuple[str, str]] = set()
-    for at, entry in enumerate(spec.try_):
+    for at, entry in enumerate(subject.spec.try_):
         try:
-            prove_spec(spec, entry, specs)
+            prove_spec(subject.spec, entry, subject.specs)
         except LayoutError as error:
-            tree = tree or source.read_file(path)
             for finding in error.diagnostics:
                 if (finding.code, finding.message) not in seen:
                     seen.add((finding.code, finding.message))
-                    yield _placed(finding, tree, at)
+                    yield _placed(finding, subject.tree, at)
 
 
 def _placed(finding: Diagnostic, tree: Tree, at: int) -> Diagnostic:
