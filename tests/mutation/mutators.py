@@ -43,11 +43,11 @@ def mutants(folder: File, file: File) -> Iterator[Mutant]:
     """Every small change of a spec file that its schema lets pass."""
     document, seen = Document(file.read_text(encoding="utf-8")), set()
     seen.add(document.text)
-    number = itertools.count()
+    number = itertools.count(1)
     for what, edits in changes(document):
         text = edited(document.text, edits)
         if text not in seen and is_valid(text, file):
-            yield Mutant(str(file.relative_to(folder)), next(number), what, text)
+            yield Mutant(file.relative_to(folder).as_posix(), next(number), what, text)
         seen.add(text)
 
 
@@ -129,7 +129,7 @@ def _params(document: Document, path: Path) -> Iterator[Change]:
         if "values" in entries:
             yield from _list(document, (*at, "values"))
         if "type" in entries:
-            yield from _written(document, (*at, "type"), tuple(set(TYPES) - {entries["type"].value}))
+            yield from _written(document, (*at, "type"), tuple(one for one in TYPES if one != entries["type"].value))
         if "default" in entries:
             yield _dropped(document, (*at, "default"))
             yield from _default(document, (*at, "default"))
@@ -183,7 +183,8 @@ def _accepts(document: Document, path: Path) -> Iterator[Change]:
             size = int(document.node((*tiles, at, axis)).value)
             yield from _written(document, (*tiles, at, axis), (str(size // 2), str(2 * size)))
     yield from _list(document, groups)
-    for new in {"-1", "8", "16", "32", "64", "128", "256"} - {one.value for one in document.node(groups).value}:
+    there = [one.value for one in document.node(groups).value]
+    for new in (one for one in ("-1", "16", "32", "64", "128", "256") if one not in there):
         yield f"{_named(groups)}: {new} added", [document.append(groups, new)]
     for at, one in enumerate(document.node(groups).value):
         if int(one.value) > 0:
@@ -204,7 +205,7 @@ def _detect(document: Document, path: Path) -> Iterator[Change]:
             yield f"{_named((*at, key))}: another key", [document.rename((*at, key), f"{key}_")]
             yield from _texts(document, (*at, key))
             if isinstance(wanted.value, str):
-                yield from _written(document, (*at, key), tuple({"*", "null"} - {wanted.value}))
+                yield from _written(document, (*at, key), tuple(one for one in ("*", "null") if one != wanted.value))
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
@@ -323,7 +324,9 @@ def _mapped(document: Document, path: Path) -> Iterator[Change]:
 
 def _experts(document: Document, path: Path) -> Iterator[Change]:
     yield _dropped(document, path)
-    yield from _written(document, path, tuple(set(_names_of_axes(document)) - {document.node(path).value}))
+    yield from _written(document, path, tuple(
+        axis for axis in _names_of_axes(document) if axis != document.node(path).value
+    ))
 
 
 def _visible(document: Document, path: Path) -> Iterator[Change]:

@@ -1,0 +1,93 @@
+"""Checks of other tests that a changed spec must not pass: conversions, plans and configurations."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import test_cases
+import test_quantization
+from checkpoints import CtInt, Gptq, Mxfp4
+from conversions import Job
+from test_cases import Heads
+
+Check = tuple[str, Callable[[], None]]
+
+# --- conversions ------------------------------------------------------------------------------------------------------
+
+ZERO = Gptq({"group": 32, "zero_points": True, "bias": True})
+MODULES = {
+    "linear": [
+        {"sizes": {"n": 96, "k": 160}},
+        {"sizes": {"n": 96, "k": 256}, "split": "n", "tp": 2, "rank": 1},
+        {"sizes": {"n": 96, "k": 256}, "split": "k", "tp": 2, "rank": 1},
+    ],
+    "linear_fused": [
+        {"sizes": {"n": (96, 32, 32), "k": 128}},
+        {"sizes": {"n": (96, 32, 32), "k": 128}, "split": "n", "tp": 2, "rank": 1},
+        {"sizes": {"n": (96, 32, 32), "k": 128}, "split": "k", "tp": 2, "rank": 1},
+    ],
+    "mlp_gated": [{"sizes": {"i": 96, "h": 64}}, {"sizes": {"i": 128, "h": 64}, "tp": 2, "rank": 1}],
+    "mlp_plain": [{"sizes": {"i": 96, "h": 64}}, {"sizes": {"i": 128, "h": 64}, "tp": 2, "rank": 1}],
+    "moe_gated": [
+        {"sizes": {"e": 2, "i": 96, "h": 64}},
+        {"sizes": {"e": 4, "i": 128, "h": 64}, "tp": 2, "rank": 1, "ep": 2, "ep_rank": 1},
+    ],
+    "moe_plain": [
+        {"sizes": {"e": 2, "i": 96, "h": 64}},
+        {"sizes": {"e": 4, "i": 128, "h": 64}, "tp": 2, "rank": 1, "ep": 2, "ep_rank": 1},
+    ],
+}
+
+
+def jobs(spec: str) -> Iterator[Job]:
+    for options in MODULES.get(spec, ()):
+        yield Job(ZERO, "marlin_int4_a16", spec, **options)
+    heads = {"q": 4, "kv": 2, "d": 32, "h": 64}
+    if spec == "attention":
+        yield Job(ZERO, "marlin_int4_a16", spec, {**heads, "dq": 64, "dv": 16, "h": 96})
+        yield Heads(ZERO, "marlin_int4_a16", spec, {**heads, "dv": 64}, tp=2, rank=1)
+        yield Heads(ZERO, "marlin_int4_a16", spec, heads, tp=4, rank=3)
+    if spec == "latent_attention":
+        latent = {"q": 4, "dq": 32, "dkv": 64, "dv": 32, "akv": 96, "rkv": 64, "h": 128}
+        for rank in (0, 1):
+            yield Job(ZERO, "marlin_int4_a16", spec, latent | {"rq": 96}, tp=2, rank=rank)
+        yield Job(ZERO, "marlin_int4_a16", spec, latent | {"rq": 96}, params={"module.queries": "direct"})
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def plans(spec: str) -> Iterator[Check]:
+    for name, entry in _entries(spec):
+        yield name, lambda entry=entry: _asked(entry)
+
+
+def _asked(entry: test_cases.Entry) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        test_cases.test_plans(entry, Path(folder))
+
+
+@lru_cache(maxsize=64)
+def _entries(spec: str) -> tuple[tuple[str, test_cases.Entry], ...]:
+    return tuple(
+        (f"{case['id']}-{at}", entry)
+        for case in test_cases.CASES
+        for at, entry in enumerate(case.get("plans", ()))
+        if spec in (entry["from"], entry["to"], entry["module"])
+    )
+
+
+# --- configurations ---------------------------------------------------------------------------------------------------
+
+
+def configurations() -> Iterator[Check]:
+    for preset in test_quantization.PRESETS:
+        yield preset, lambda preset=preset: test_quantization.test_every_preset_of_compressed_tensors(preset)
+    for wanted in test_quantization.METHODS:
+        yield wanted, lambda wanted=wanted: test_quantization.test_other_methods(wanted)
+
+
+__all__ = ["CtInt", "Mxfp4", "configurations", "jobs", "plans"]
