@@ -1,0 +1,59 @@
+"""Which order the scales of a kernel stand in is chosen by an extent, not by how many groups the matrix has.
+
+## Why is this bad
+
+Kernels read scales of several groups in one order and those of one group in another, and they go by the rows that are
+there. A choice by an extent is right where the two happen to agree. In a mixture of experts they do not: w13 has the
+hidden features along k and the intermediate ones along n, and on a rank with fewer of these than a group nearly all of
+its scales land where the kernel reads others, without a word. The rule lays such a matrix out both ways and names a
+scale that is read as another one.
+
+## Example
+
+    split: "k = g gi:(group) · n = nt h:4 i:4 l:2"
+    order: "g, nt i h l (gi)"
+    cases: [{when: n / 2 > group, split: "k = g gi:(group) · n = nt j:8 i:8", order: "g, nt i j (gi)"}]
+
+## Use instead
+
+    split: "k = g gi:(group) · n = nt h:4 i:4 l:2"
+    order: "g, nt i h l (gi)"
+    cases: [{when: groups > 1, split: "k = g gi:(group) · n = nt j:8 i:8", order: "g, nt i j (gi)"}]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from layoutdsl.lint.formats import Stated, laid_over
+from layoutdsl.lint.misread import Misread, misread
+from layoutdsl.lint.rule import Found
+from layoutdsl.lint.subject import Subject
+from layoutdsl.model import Kernel
+
+_WHAT = {"scale": "scale", "zero_point": "zero point"}
+
+
+def check(subject: Subject) -> Iterator[Found]:
+    spec = subject.spec
+    if not isinstance(spec, Kernel):
+        return
+    for key, tensor in spec.tensors.items():
+        for at, case in enumerate(tensor.cases):
+            one = laid_over(key, tensor, at)
+            extent = next((name for name, _, _ in case.when.names() if name in ("n", "k", "group")), None)
+            if tensor.role in _WHAT and extent is not None and one.restated & {"order", "split"}:
+                if (wrong := misread(spec, one)) is not None:
+                    yield _found(one, extent, wrong)
+
+
+def _found(one: Stated, extent: str, wrong: Misread) -> Found:
+    what, groups = _WHAT[one.tensor.role], f"{wrong.groups} group{'s' * (wrong.groups != 1)}"
+    return Found(
+        f"the order of `{one.key}` is chosen by `{extent}`, not by how many groups there are: `{wrong.matrix}` of "
+        f"{wrong.sizes} has {groups} along k and gets the order of {'one' if wrong.groups > 1 else 'several'}; the {what} "
+        f"of {wrong.stands} would stand where the kernel reads {wrong.read}, as would {wrong.count - 1} others of "
+        f"{wrong.total}",
+        ("tensors", one.key, "cases", one.case, "when"),
+        help="write `groups > 1`: it counts the groups of the very matrix, padded",
+    )
