@@ -72,8 +72,9 @@ def _values(found: Mapping[str, Stored], file: files.Drawn, group: int) -> Itera
         whole = slice(0, file.widths[part])
         if not np.array_equal(window.values(whole).numpy(), weights, equal_nan=True):
             yield f"part {part} has other values"
-        if file.biases and not np.array_equal(window.worth("bias", whole).numpy()[:, 0], file.biases[part]):
-            yield f"part {part} has another bias"
-        for role, value in file.others.items():
-            if (window.worth(role, whole).numpy() != value).any() and not part:
-                yield f"the {role} is worth {value}"
+        others = {"bias": file.biases[part][:, None]} if file.biases else {}
+        for role, value in (others | (file.others if not part else {})).items():
+            if role not in window.planes:
+                yield f"no tensor has the role {role}"
+            elif (window.worth(role, whole).numpy() != value).any():
+                yield f"part {part} has another {role}"

@@ -193,12 +193,11 @@ def checkpoints(spec: str) -> Iterator[Drawn]:
         yield checkpoint(form, "", (27,), k)
         if form.act_order:
             yield checkpoint(form, "apart", (16, 24), k)
-        elif at % 2:
-            yield checkpoint(form, "stacked", (12, 16, 8), k)
-            yield checkpoint(form, "apart", (12, 8, 16, 24), k)
-        else:
-            yield checkpoint(form, "stacked", (16, 24), k)
-            yield checkpoint(form, "alternating", (8,) * 4, k)
+            continue
+        yield checkpoint(form, "alternating", (8,) * (4 if at % 2 else 2), k)
+        yield checkpoint(form, "stacked", (16, 24) if at % 2 else (12, 8, 16, 24), k)
+        yield checkpoint(form, "apart", (12, 16, 8), k)
+        if not at:
             yield checkpoint(form, "stacked", (8,) * 8, k)
     if spec != "mxfp4":
         yield checkpoint(FORMS[spec][0], "apart", (16, 8), 100)._replace(params=dict(FORMS[spec][0].params))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from layoutdsl.library import read_spec
 from mutation import same
-from mutation.killers import KILLERS
+from mutation.killers import CHEAP, DEAR
 from mutation.mutators import Mutant
 from mutation.workplace import SPECS, Workplace
 
@@ -21,12 +22,16 @@ class Verdict(NamedTuple):
 
 def verdict(place: Workplace, mutant: Mutant) -> Verdict:
     with place.changed(mutant.spec, mutant.text) as path:
-        for name, killer in KILLERS.items():
+        for name, killer in CHEAP.items():
             if said := killer(path):
                 return Verdict(mutant, name, said)
-        if said := same.difference(SPECS / mutant.spec, path):
-            return Verdict(mutant, "", said)
-        return Verdict(mutant, "same", "")
+        differs = same.difference(read_spec(SPECS / mutant.spec), read_spec(path))
+        if differs is None:
+            return Verdict(mutant, "same", "resolves to the same")
+        for name, killer in DEAR.items():
+            if said := killer(path):
+                return Verdict(mutant, name, said)
+    return Verdict(mutant, "", differs)
 
 
 def every_spec() -> list[Path]:
