@@ -130,9 +130,9 @@ def _said(error: BaseException) -> str:
 
 Killer = Callable[[Path], str | None]
 CHEAP: dict[str, Killer] = {"lint": lint, "decoder": decoder}
+CONFIGURED: dict[str, Killer] = {"lint": lint, "config": configured}
 DEAR: dict[str, Killer] = {
     "proof": proof,
-    "config": configured,
     "conversion": converted,
     "recorded": recorded,
     "plan": planned,
