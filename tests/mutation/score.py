@@ -18,6 +18,8 @@ from layoutdsl.library import read_spec
 UNCOUNTED = "schema"
 """Of a text that the reader and the schema do not let pass: it is no mutant."""
 
+KILLERS = tuple(dict.fromkeys((*CHEAP, *CONFIGURED, *DEAR)))
+
 
 class Verdict(NamedTuple):
     """`by`: a killer, `same`, UNCOUNTED, or nothing for a survivor. `said`: what it saw."""
