@@ -6,12 +6,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import test_cases
-import test_quantization
-from checkpoints import CtInt, Gptq, Mxfp4
+import yaml
+from checkpoints import Gptq
 from conversions import Job
 from test_cases import Heads
+
+from layoutdsl.checkpoints.quantization import declared
+from layoutdsl.errors import LayoutError
 
 Check = tuple[str, Callable[[], None]]
 
@@ -83,11 +87,20 @@ def _entries(spec: str) -> tuple[tuple[str, test_cases.Entry], ...]:
 # --- configurations ---------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1)
+def _configs() -> list[dict[str, Any]]:
+    return yaml.safe_load((Path(__file__).parent / "configs.yaml").read_text(encoding="utf-8"))
+
+
 def configurations() -> Iterator[Check]:
-    for preset in test_quantization.PRESETS:
-        yield preset, lambda preset=preset: test_quantization.test_every_preset_of_compressed_tensors(preset)
-    for wanted in test_quantization.METHODS:
-        yield wanted, lambda wanted=wanted: test_quantization.test_other_methods(wanted)
+    for entry in _configs():
+        yield str(entry["config"]), lambda entry=entry: _meant(entry)
 
 
-__all__ = ["CtInt", "Mxfp4", "configurations", "jobs", "plans"]
+def _meant(entry: dict[str, Any]) -> None:
+    try:
+        found = str(declared({"quantization_config": entry["config"]}))
+    except LayoutError as error:
+        found = error.diagnostics[0].code
+    wanted = entry.get("means") or entry["refused"]
+    assert found == wanted, f"it is {wanted}, not {found}"
