@@ -1,5 +1,5 @@
-"""The command line: lint, plan, show, coverage, conform, schema; inspect, convert, verify, identify for checkpoints;
-doctor, warmup for GPUs.
+"""The command line: lint, rule, schema for specs; plan, show, coverage, conform; inspect, convert, verify, identify for
+checkpoints; doctor, warmup for GPUs.
 
     layoutdsl plan gptq marlin_int4_a16 --module linear --size n=4096 --size k=4096 --tp 2
 
@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from layoutdsl import flags
+from layoutdsl import flags, settings
 from layoutdsl.errors import LayoutError
 
 Item = TypeVar("Item")
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LayoutError as error:
         print(error, file=sys.stderr)
         return FINDINGS
-    except _Usage as error:
+    except (_Usage, settings.BadSettings) as error:
         print(f"layoutdsl: {error}", file=sys.stderr)
         return FAILED
     except ModuleNotFoundError as error:
@@ -147,7 +147,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     command("doctor", "say what the backend `cuda` needs, and whether it is here; exit status 1 where something is not")
 
     apart = {name: command(name, help) for name, (_, help) in _APART.items()}
-    for reader in (plan, conform, *apart.values()):
+    for reader in (plan, conform, *(parser for name, parser in apart.items() if name != "rule")):
         reader.add_argument("--specs", action="append", metavar="DIR", help=_HELP_SPECS)
     for name in set(argv) & set(apart):
         import_module(_APART[name][0]).add_arguments(apart[name])
@@ -169,29 +169,9 @@ def _once(pairs: Sequence[tuple[str, Item]], flag: str) -> dict[str, Item]:
     return found
 
 
-def folders(given: Sequence[str] | None, start: Path | None = None) -> tuple[str, ...]:
-    """The user's folders of specs: those given, else `[tool.layoutdsl] specs` of the nearest pyproject.toml with such a
-    table, each relative to that file."""
-    if given:
-        return tuple(given)
-    import tomllib
-
-    here = start or Path.cwd()
-    for folder in (here, *here.parents):
-        file = folder / "pyproject.toml"
-        if not file.is_file():
-            continue
-        try:
-            table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("layoutdsl")
-        except (OSError, ValueError) as error:
-            raise _Usage(f"{file} cannot be read: {error}") from None
-        if table is None:
-            continue
-        found = table.get("specs", []) if isinstance(table, dict) else None
-        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            raise _Usage(f"{file}: [tool.layoutdsl] specs must be a list of folders")
-        return tuple(str(folder / item) for item in found)
-    return ()
+def folders(given: Sequence[str] | None) -> tuple[str, ...]:
+    """The user's folders of specs: those given, else those of the nearest pyproject.toml that speaks of us."""
+    return tuple(given) if given else settings.folders()
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -266,12 +246,14 @@ def _doctor(_: Any) -> int:
 
 
 def _apart(args: Any) -> int:
-    args.specs = folders(args.specs)
+    if "specs" in args:
+        args.specs = folders(args.specs)
     return import_module(_APART[args.command][0]).command(args)
 
 
 _APART = {
     "lint": ("layoutdsl.lint.command", "check specs: text, schema, rules, and the proofs at their sizes to try"),
+    "rule": ("layoutdsl.lint.pages", "say what a finding means and what to write instead"),
     "inspect": ("layoutdsl.checkpoints.inspect", "say what a checkpoint folder is, and what would become of it"),
     "convert": ("layoutdsl.checkpoints.convert", "convert a checkpoint folder for a number of ranks"),
     "verify": ("layoutdsl.checkpoints.verify", "hold every value of a converted folder against its source"),

@@ -68,7 +68,7 @@ _RECENT: dict[tuple[str, str | None], tuple[Spec, tuple[Stamp, ...]]] = {}
 def _shipped(name: str, kind: str | None) -> Spec:
     path = _find(name, (), kind)
     tree = _built(_tree(path), ())
-    spec, stamps = _known(tree), tuple(_stamps(tree))
+    spec, stamps = spec_in(tree), tuple(_stamps(tree))
     fits = kind is None or kind_of(spec) in kind.split("|")
     if fits and _built(_tree(path), ()).digest == tree.digest:  # no file has changed in between
         _RECENT[name, kind] = spec, stamps
@@ -130,7 +130,7 @@ def read_spec(path: Path, *, specs: tuple[str, ...] = ()) -> Spec:
 
     A base is looked for next to the file, in the folders `specs` and among the shipped specs.
     """
-    return _known(read_tree(path, specs=specs))
+    return spec_in(read_tree(path, specs=specs))
 
 
 def read_tree(path: Path, *, specs: tuple[str, ...] = ()) -> Tree:
@@ -140,7 +140,17 @@ def read_tree(path: Path, *, specs: tuple[str, ...] = ()) -> Tree:
 
 def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
     """A spec from text; `file` is what findings call it."""
-    return _known(_built(source.read(text, file), specs))
+    return spec_in(tree_of(text, file, specs=specs))
+
+
+def tree_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Tree:
+    """The tree of a spec from text, laid over its base where it names one."""
+    return _built(source.read(text, file), specs)
+
+
+def spec_in(tree: Tree) -> Spec:
+    """The spec that a tree holds, validated; trees of the same text hold the same spec."""
+    return _BY_DIGEST.get(tree.digest) or _register(checks.validated(tree), tree.digest)
 
 
 def spec_of_data(data: dict[str, Any]) -> Spec:
@@ -175,7 +185,7 @@ def _built(tree: Tree, specs: tuple[str, ...], builds: tuple[Tree, ...] = ()) ->
         raise _at_base(builds[0], "LD035", "base-loop", f"these bases have no end: {ring}")
     try:
         base = _built(_tree(path), specs, builds)
-        kind = kind_of(_known(base))
+        kind = kind_of(spec_in(base))
     except LayoutError as error:
         first = error.diagnostics[0]
         if first.code == "LD035":
@@ -203,10 +213,6 @@ def _base(tree: Tree, name: Any, specs: tuple[str, ...]) -> Path:
 
 def _at_base(tree: Tree, code: str, name: str, message: str, help: str | None = None) -> LayoutError:
     return LayoutError.of([tree.diagnostic(code, name, message, ("base",), help=help)])
-
-
-def _known(tree: Tree) -> Spec:
-    return _BY_DIGEST.get(tree.digest) or _register(checks.validated(tree), tree.digest)
 
 
 def _register(spec: Spec, text: str) -> Spec:

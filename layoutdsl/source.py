@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, Un
 
 import yaml
 
-from layoutdsl.errors import Diagnostic, LayoutError, Span, did_you_mean
+from layoutdsl.errors import Diagnostic, Edit, LayoutError, Span, did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -336,7 +336,8 @@ class _Reader:
             return text
         for code, pattern, what, help in _AMBIGUOUS:
             if re.fullmatch(pattern, text):
-                self.report(code, what.format(_show(text)), span, help.format(_show(text)))
+                fix = Edit(span, text.lower()) if text.lower() in ("true", "false") else None
+                self.report(code, what.format(_show(text)), span, help.format(_show(text)), fix)
                 break
         return text
 
@@ -419,9 +420,9 @@ class _Reader:
         line, column = mark.line + 1, mark.column + 1
         self.report("LD001", message, Span(self.file, line, column, line, column + 1), help)
 
-    def report(self, code: str, message: str, span: Span, help: str | None = None) -> None:
+    def report(self, code: str, message: str, span: Span, help: str | None = None, fix: Edit | None = None) -> None:
         source = self.lines[span.line - 1 : span.end_line]
-        self.found.append(Diagnostic(code, CODES[code], message, span, help, source))
+        self.found.append(Diagnostic(code, CODES[code], message, span, help, source, fix))
 
     def stop(self, code: str, message: str, span: Span, help: str | None = None) -> NoReturn:
         self.report(code, message, span, help)
@@ -593,6 +594,7 @@ def _diagnostic(tree: Tree, model: type[Model], base: Route, problem: _Problem) 
     name = next((_show(step) for step in reversed(path) if isinstance(step, str)), None)
     expected = problem.expected
     help: str | None = context.get("help")
+    quoted: str | None = None
     within: tuple[int, int] | None = None
     if problem.missing is not None:
         code, key = "LD021", True
@@ -611,13 +613,21 @@ def _diagnostic(tree: Tree, model: type[Model], base: Route, problem: _Problem) 
         if isinstance(given, str):
             help = did_you_mean(given, re.findall("`(.*?)`", expected))
         elif isinstance(given, int) and re.search(f"text|`{given}`", expected):
-            help = f'quote it: "{str(given).lower()}"'
+            quoted = f'"{str(given).lower()}"'
+            help = f"quote it: {quoted}"
     else:
         code = "LD024" if problem.kind == "grammar" else "LD023"
         message = str(context.get("error", problem.message)).replace("Input should be ", "expected ")
         if isinstance(context.get("start"), int) and isinstance(context.get("end"), int):
             within = context["start"], context["end"]
-    return tree.diagnostic(code, CODES[code], message, path, help=help, within=within, key=key)
+    found = tree.diagnostic(code, CODES[code], message, path, help=help, within=within, key=key)
+    is_plain = quoted is not None and found.span is not None and _raw(found, found.span) == quoted[1:-1]
+    return replace(found, fix=Edit(found.span, quoted)) if is_plain else found  # pyright: ignore[reportArgumentType]
+
+
+def _raw(found: Diagnostic, span: Span) -> str:
+    """The text of a value of one line as it stands in the file."""
+    return found.source[0][span.column - 1 : span.end_column - 1] if span.line == span.end_line else ""
 
 
 def _found(given: Any) -> str:

@@ -198,7 +198,9 @@ def test_several_folders_of_specs(run: Any, mine: Path, tmp_path: Path) -> None:
     [
         ('[tool.layoutdsl]\nspecs = "formats"\n', "[tool.layoutdsl] specs must be a list of folders"),
         ("[tool.layoutdsl]\nspecs = [1]\n", "[tool.layoutdsl] specs must be a list of folders"),
-        ("[tool]\nlayoutdsl = 3\n", "[tool.layoutdsl] specs must be a list of folders"),
+        ("[tool]\nlayoutdsl = 3\n", "[tool.layoutdsl] must be a table"),
+        ("[tool.layoutdsl]\n\nspec = []\n", ":3: [tool.layoutdsl] has no key `spec`: did you mean `specs`?"),
+        ("[tool.layoutdsl]\ncolour = 1\n", ":2: [tool.layoutdsl] has no key `colour`: its keys are specs, lint"),
         ("[tool.layoutdsl\n", "cannot be read"),
     ],
 )
@@ -222,7 +224,7 @@ def test_lint(run: Any, mine: Path) -> None:
     assert (done.status, done.err) == (1, "")
     assert done.out == (
         f"LD006 unquoted-float: `1.0` reads as a floating-point number\n --> {bad}:1:10\n  |\n1 | version: 1.0\n"
-        '  |          ^^^\n  = help: quote it: "1.0"\n\n1 finding in 2 files\n'
+        '  |          ^^^\n  = help: quote it: "1.0"\n  = see: docs/rules.md#ld006\n\n1 finding in 2 files\n'
     )
 
 

@@ -22,6 +22,7 @@ PACKAGE = ROOT / "layoutdsl"
 LAYERS = (
     "flags",
     "errors",
+    "settings",
     "source",
     "codes",
     "grammar",

@@ -79,6 +79,8 @@ def test_every_code_that_is_raised_has_a_rule_of_its_name() -> None:
         wanted = re.compile(re.sub(r"\{.*?\}", "[a-z]+", name))
         assert any(wanted.fullmatch(known) for known in (rule.name, *rule.also)), f"{code} is {rule.name}, not {name}"
     assert set(re.findall(r'"(LD[0-9]{3})"', source)) <= {rule.code for rule in rules()}
+    laws = (ROOT / "docs/laws.md").read_text(encoding="utf-8").partition("| law |")[2].partition("\n\n")[0]
+    assert [f"law-{law}" for law in re.findall(r"^\| ([a-z]+) \|", laws, re.MULTILINE)] == list(rule_of("LP200").also)
 
 
 # --- what they look at -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ read.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,20 +18,17 @@ from layoutdsl.model import Kernel, ParamValue
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
 
 _GATE_AND_UP = ("gate", "up")
-_INTERMEDIATE, _HIDDEN = (64, 128, 256), (2048, 128, 256)
+_INTERMEDIATE, _HIDDEN = (128, 64, 256), (2048, 128, 256)
 _SHOWN = (3, 17)
 """The group and the output that a message shows, or the next ones that are misread."""
 
-_FAIR = 3 / 4
-"""A condition that says how many groups there are for so many of the matrices was meant to."""
-
 
 class Misread(NamedTuple):
-    """A matrix whose scales get the wrong order: one of them, what it is taken for, and how many are misread."""
+    """A matrix whose scales get the wrong order; the condition that is `due`; a scale, what it is read as; how many."""
 
     matrix: str
-    sizes: str
-    groups: int
+    has_several: bool
+    due: str
     stands: str
     read: str
     count: int
@@ -38,19 +36,23 @@ class Misread(NamedTuple):
 
 
 def misread(kernel: Kernel, one: Stated) -> Misread | None:
-    """The first matrix of an expert that gets the wrong order by the condition of a tensor's case, if any does."""
+    """The first matrix of an expert that gets the wrong order by the condition of a tensor's case, if any does.
+
+    A kernel sees how many rows there are, and knows its group where there are several. Where the condition says both of
+    matrices that are alike in that, it depends on something else; which of the two is due, most matrices say.
+    """
     assert one.case is not None
     condition = one.tensor.cases[one.case].when
     for fixed in choices(kernel, ("dtype",)):
         tried = [(matrix, group, _asked(kernel, fixed, matrix, group)) for matrix, group in _matrices(kernel)]
-        found = [holds(condition, scope) for _, _, scope in tried]
+        taken = [holds(condition, scope) for _, _, scope in tried]
         several = [scope["groups"] != 1 for _, _, scope in tried]
-        agree = sum(a == b for a, b in zip(found, several))
-        if max(agree, len(tried) - agree) < _FAIR * len(tried):
+        seen = [scope["group"] if more else 1 for more, (_, _, scope) in zip(several, tried)]
+        if len({*zip(seen, several, taken)}) == len({*zip(seen, several)}):
             continue
-        meant = [b == (2 * agree > len(tried)) for b in several]
-        for (matrix, group, scope), has, due in zip(tried, found, meant):
-            if has != due and (wrong := _laid_out(kernel, one, scope, matrix, group)) is not None:
+        for_several = 2 * sum(map(operator.eq, taken, several)) >= len(tried)
+        for (matrix, group, scope), has, more in zip(tried, taken, several):
+            if has != (more == for_several) and (wrong := _laid_out(kernel, one, scope, matrix, group)) is not None:
                 return wrong
     return None
 
@@ -58,7 +60,7 @@ def misread(kernel: Kernel, one: Stated) -> Misread | None:
 def _matrices(kernel: Kernel) -> Iterator[tuple[Matrix, int]]:
     """w13 and w2 of experts of several sizes, with each group that the kernel takes."""
     parts = _GATE_AND_UP if any({*_GATE_AND_UP} <= {*order} for order in kernel.parts.orders) else ()
-    for group in kernel.accepts.groups:
+    for group in sorted(kernel.accepts.groups, reverse=True):
         for i in _INTERMEDIATE:
             for h in _HIDDEN:
                 inside, outside = Stretch("i", i, 0, i, i), Stretch("h", h, 0, h, h)
@@ -96,8 +98,10 @@ def _laid_out(
     first = wanted if wanted in moved else next(iter(moved))
     total = groups * sum(stretch.length for stretch in matrix.n)
     kept = f"{matrix.n[0].length} outputs" if not matrix.parts else f"2 x {matrix.n[0].length} outputs"
-    sizes = f"{kept} and {matrix.k.length} inputs in " + (f"groups of {group}" if group else "one group")
-    return Misread(matrix.name, sizes, groups, _named(matrix, first), _named(matrix, moved[first]), len(moved), total)
+    sizes = f"{kept} and {matrix.k.length} inputs"
+    has = f"{groups} groups of {group}" if groups > 1 else "one group"
+    due = "groups > 1" if (groups > 1) != holds(one.tensor.cases[one.case or 0].when, scope) else "groups == 1"
+    return Misread(f"`{matrix.name}` of {sizes} has {has}", groups > 1, due, _named(matrix, first), _named(matrix, moved[first]), len(moved), total)
 
 
 def _mended(kernel: Kernel, one: Stated, scope: Mapping[str, ParamValue]) -> Kernel:

@@ -1,29 +1,80 @@
 """From files to findings: text, schema, what must hold inside each spec, the rules, and the proofs at sizes to try.
 
 A file that fails does not stop the others, and all findings of a file are made in one go, as far as it can be read.
+Nor does a failure of our own: it becomes a `Fault`, and what else can be said of the file is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from layoutdsl import library
-from layoutdsl.errors import Diagnostic, LayoutError
-from layoutdsl.lint.rule import Found, Rule, rules
+from layoutdsl.errors import Diagnostic, LayoutError, Span
+from layoutdsl.lint.rule import Found, Rule, rule_of, rules
+from layoutdsl.lint.select import EVERY, Selection
 from layoutdsl.lint.subject import Subject
+from layoutdsl.lint.suppress import Suppression, applied, suppressions
 from layoutdsl.source import Tree
 
 
+@dataclass(frozen=True)
+class Fault:
+    """A failure of our own: in which file, what was at work, and what it raised."""
+
+    file: str
+    stage: str
+    error: Exception
+
+    def __str__(self) -> str:
+        what = " ".join(str(self.error).split()) or "no reason given"
+        return f"{self.file}: {self.stage} failed: {type(self.error).__name__}: {what}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run found, in the order of the files and of their lines."""
+
+    findings: tuple[Diagnostic, ...]
+    files: tuple[Path, ...]
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass
+class Examined:
+    """All there is to say of one file by itself, whatever is selected and suppressed.
+
+    `refusals` keep the spec from being read, so they are always shown: nothing else is known of it then.
+    """
+
+    refusals: list[Diagnostic] = field(default_factory=list)
+    findings: list[Diagnostic] = field(default_factory=list)
+    suppressions: tuple[Suppression, ...] = ()
+    faults: list[Fault] = field(default_factory=list)
+    name: str | None = None
+    name_at: tuple[Span, str] | None = None
+
+
 def lint(paths: Sequence[str], specs: Sequence[str] = ()) -> tuple[list[Diagnostic], int]:
-    """All findings in the files and folders `paths`, and how many files these are.
+    """All findings in the files and folders `paths`, and how many files these are; a failure of our own is raised.
 
     Without paths: the shipped specs and those of the folders `specs`, which are also searched for what a spec names.
     """
+    outcome = run(paths, specs)
+    for fault in outcome.faults:
+        raise fault.error
+    return list(outcome.findings), len(outcome.files)
+
+
+def run(
+    paths: Sequence[str], specs: Sequence[str] = (), selection: Callable[[Path], Selection] = lambda _: EVERY
+) -> Outcome:
+    """As `lint`, with the findings that the selection of each file wants, and with the failures of our own."""
     roots = [Path(path) for path in paths] or [*map(Path, specs), library.shipped()]
     found: list[Diagnostic] = []
-    seen: set[Path] = set()
+    faults: list[Fault] = []
+    seen: dict[Path, Path] = {}
     for root in roots:
         names: dict[str, Path] = {}
         files = list(_expanded(root))
@@ -31,17 +82,32 @@ def lint(paths: Sequence[str], specs: Sequence[str] = ()) -> tuple[list[Diagnost
             found.append(Diagnostic("LD032", "no-specs", f"`{root}` holds no spec", help="specs are `NAME.yaml` files"))
         for path in files:
             if path.resolve() not in seen:
-                seen.add(path.resolve())
-                found += sorted(_file(path, names, tuple(specs)), key=_place)
-    return found, len(seen)
+                seen[path.resolve()] = path
+                one = examined(path, tuple(specs))
+                one.findings += _twice(one, path, names)
+                found += chosen(one, selection(path))
+                faults += one.faults
+    return Outcome(tuple(found), tuple(seen.values()), tuple(faults))
 
 
-def report(found: Sequence[Diagnostic], files: int) -> str:
-    """The findings as text; the last line counts them."""
-    count = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "no findings"
-    where = f"{files} file{'s' * (files != 1)}"
-    last = f"{count} in {where}" if found else f"{where}, {count}"
-    return "\n\n".join([*(finding.render() for finding in found), last])
+def examined(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -> Examined:
+    """All there is to say of one file, or of `text` in its place."""
+    one = Examined()
+    try:
+        _examine(one, path, specs, text)
+    except Exception as error:
+        one.faults.append(Fault(str(path), "reading it", error))
+    return one
+
+
+def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
+    """What is shown of a file: the findings that are wanted and not suppressed, by their lines."""
+    wanted = [finding for finding in one.findings if selection.has(finding.code)]
+    if one.refusals:
+        return sorted(dict.fromkeys((*one.refusals, *wanted)), key=_place)
+    shown = [finding for finding in applied(one.suppressions, wanted, selection) if selection.has(finding.code)]
+    explained = {code for finding in shown if (rule := rule_of(finding.code)) for code in rule.explains}
+    return sorted((finding for finding in shown if finding.code not in explained), key=_place)
 
 
 def _expanded(root: Path) -> Iterator[Path]:
@@ -57,42 +123,60 @@ def _place(finding: Diagnostic) -> tuple[int, int]:
     return (finding.span.line, finding.span.column) if finding.span is not None else (0, 0)
 
 
-def _file(path: Path, names: dict[str, Path], specs: tuple[str, ...]) -> Iterator[Diagnostic]:
-    try:
-        tree = library.read_tree(path, specs=specs)
-    except LayoutError as error:
-        yield from error.diagnostics
+def _twice(one: Examined, path: Path, names: dict[str, Path]) -> Iterator[Diagnostic]:
+    """The finding that another file of the folder has the same name."""
+    if one.name is None or one.name_at is None:
         return
+    if one.name in names:
+        span, line = one.name_at
+        yield Diagnostic(
+            "LD031", "name-twice", f"`{one.name}` is also the name of `{names[one.name]}`", span,
+            help="give each spec of a folder its own name, whatever its kind", source=(line,),
+        )  # fmt: skip
+    names.setdefault(one.name, path)
+
+
+def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None) -> None:
+    try:
+        tree = (
+            library.read_tree(path, specs=specs) if text is None else library.tree_of(text, str(path), specs=specs)
+        )
+    except LayoutError as error:
+        one.refusals += error.diagnostics
+        return
+    one.suppressions = suppressions(tree)
     for rule in rules():
-        if rule.check_tree is not None:
-            yield from _made(rule, tree, rule.check_tree(tree))
+        if (check_tree := rule.check_tree) is not None:
+            _ask(one, tree, rule, lambda check=check_tree: check(tree))
     try:
-        spec = library.read_spec(path, specs=specs)
+        spec = library.spec_in(tree)
     except LayoutError as error:
-        yield from error.diagnostics
+        one.refusals += error.diagnostics
         return
+    named = tree.diagnostic("LD031", "name-twice", "", (library.kind_of(spec),))
+    one.name, one.name_at = spec.name, (named.span, named.source[0]) if named.span is not None else None
     subject = Subject(spec, tree, specs)
     for rule in rules():
-        if rule.check is not None:
-            yield from _made(rule, tree, rule.check(subject))
-    if spec.name in names:
-        kind = library.kind_of(spec)
-        yield tree.diagnostic(
-            "LD031", "name-twice", f"`{spec.name}` is also the name of `{names[spec.name]}`", (kind,),
-            help="give each spec of a folder its own name, whatever its kind",
-        )
-    names.setdefault(spec.name, path)
-    yield from _proofs(subject)
+        if (check := rule.check) is not None:
+            _ask(one, tree, rule, lambda check=check: check(subject))
+    try:
+        one.findings += _proofs(subject)
+    except Exception as error:
+        one.faults.append(Fault(str(path), "the proof", error))
 
 
-def _made(rule: Rule, tree: Tree, found: Iterable[Found]) -> Iterator[Diagnostic]:
-    """What a rule found, where it stands; what stands in the text of a base is a finding of the base."""
-    for one in found:
-        if tree.home(one.path) is tree:
-            at = tree.diagnostic(
-                rule.code, rule.name, one.message, one.path, help=one.help, within=one.within, key=one.key
-            )
-            yield replace(at, fix=one.fix)
+def _ask(one: Examined, tree: Tree, rule: Rule, found: Callable[[], Iterable[Found]]) -> None:
+    """Collect what a rule finds, where it stands; what stands in the text of a base is a finding of the base."""
+    try:
+        for finding in found():
+            if tree.home(finding.path) is tree:
+                at = tree.diagnostic(
+                    rule.code, rule.name, finding.message, finding.path,
+                    help=finding.help, within=finding.within, key=finding.key,
+                )  # fmt: skip
+                one.findings.append(replace(at, fix=finding.fix))
+    except Exception as error:
+        one.faults.append(Fault(tree.file, f"the rule {rule.code}", error))
 
 
 def _proofs(subject: Subject) -> Iterator[Diagnostic]:

@@ -27,6 +27,8 @@ from layoutdsl.model import Format
 
 _TAKEN = {"n": "the axis of outputs", "k": "the axis of inputs", "e": "the experts", "p": "the parts"}
 
+EXPLAINS = ("LD101", "LP200")
+
 
 def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(subject.spec, Format):

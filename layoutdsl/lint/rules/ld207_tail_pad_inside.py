@@ -7,12 +7,12 @@ part ends: of [gate 176 | up 176 | 32 zeros] it is 192, which hands 16 outputs o
 
 ## Example
 
-    gate_up: {n: i, k: h, parts: [gate, up], pad: tail}
+    gate_up: {n: {gate: i, up: i}, k: h, pad: tail}
     down: {n: h, k: i}
 
 ## Use instead
 
-    gate_up: {n: i, k: h, parts: [gate, up], pad: part}
+    gate_up: {n: {gate: i, up: i}, k: h, pad: part}
     down: {n: h, k: i}
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.modules import has_parts, inner
+from layoutdsl.lint.modules import has_parts, inner, outputs
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Module
@@ -32,7 +32,8 @@ def check(subject: Subject) -> Iterator[Found]:
         return
     for axis, (_, reader) in inner(spec).items():
         for name, matrix in spec.matrices.items():
-            if matrix.pad == "tail" and matrix.n == (axis,) and has_parts(matrix):
+            inside = any(axes[0] == axis for _, axes in outputs(matrix))
+            if matrix.pad == "tail" and inside and has_parts(matrix):
                 yield Found(
                     f"`{name}` is padded once behind all its parts, but `{reader}` reads axis `{axis}` of one part: "
                     "the others would begin too early",

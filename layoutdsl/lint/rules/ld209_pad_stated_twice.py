@@ -29,6 +29,8 @@ from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Kernel
 from layoutdsl.source import Route
 
+EXPLAINS = ("LD303",)
+
 
 def check(subject: Subject) -> Iterator[Found]:
     spec = subject.spec

@@ -23,6 +23,8 @@ from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Kernel
 
+EXPLAINS = ("LP200",)
+
 
 def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(subject.spec, Kernel):

@@ -39,7 +39,7 @@ def check(subject: Subject) -> Iterator[Found]:
         count = DTYPE_BITS[dtype] // code.bits
         if count > 1:
             yield Found(
-                f"a {dtype} of `{one.key}` holds {count} codes of {code.bits} bits, the order does not say which",
+                f"each {dtype} of `{one.key}` holds {count} codes of {code.bits} bits, and the order does not say which",
                 one.path("order"),
                 help=f"put digits of {count} elements in braces, the most significant first, as in `kw {{kp}}`",
             )

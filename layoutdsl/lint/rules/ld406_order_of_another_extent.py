@@ -39,21 +39,18 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(spec, Kernel):
         return
     for key, tensor in spec.tensors.items():
-        for at, case in enumerate(tensor.cases):
+        for at in range(len(tensor.cases)):
             one = laid_over(key, tensor, at)
-            extent = next((name for name, _, _ in case.when.names() if name in ("n", "k", "group")), None)
-            if tensor.role in _WHAT and extent is not None and one.restated & {"order", "split"}:
-                if (wrong := misread(spec, one)) is not None:
-                    yield _found(one, extent, wrong)
+            if tensor.role in _WHAT and one.restated & {"order", "split"} and (wrong := misread(spec, one)) is not None:
+                yield _found(one, wrong)
 
 
-def _found(one: Stated, extent: str, wrong: Misread) -> Found:
-    what, groups = _WHAT[one.tensor.role], f"{wrong.groups} group{'s' * (wrong.groups != 1)}"
+def _found(one: Stated, wrong: Misread) -> Found:
+    what, order = _WHAT[one.tensor.role], "one group" if wrong.has_several else "several"
     return Found(
-        f"the order of `{one.key}` is chosen by `{extent}`, not by how many groups there are: `{wrong.matrix}` of "
-        f"{wrong.sizes} has {groups} along k and gets the order of {'one' if wrong.groups > 1 else 'several'}; the {what} "
-        f"of {wrong.stands} would stand where the kernel reads {wrong.read}, as would {wrong.count - 1} others of "
-        f"{wrong.total}",
+        f"the number of groups does not decide the order of `{one.key}`: {wrong.matrix} and gets the order of {order}; the "
+        f"{what} of {wrong.stands} would stand where the kernel reads {wrong.read}, as {wrong.count - 1} more of its "
+        f"{wrong.total} {what}s would",
         ("tensors", one.key, "cases", one.case, "when"),
-        help="write `groups > 1`: it counts the groups of the very matrix, padded",
+        help=f"write `{wrong.due}`: it counts the groups of the very matrix, padded",
     )

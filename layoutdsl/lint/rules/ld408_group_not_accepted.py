@@ -1,9 +1,9 @@
-"""A kernel accepts a group size that is none, or has one as its default or to try that it does not accept.
+"""A kernel accepts a group size that is none, or has one as its default that it does not accept.
 
 ## Why is this bad
 
-Which groups a kernel takes is a fact about it, and everything else is refused. A default outside is refused from
-everyone who sets nothing; a size to try outside proves a layout that no kernel reads.
+Which groups a kernel takes is a fact about it, and everything else is refused: a default outside is refused from everyone
+who sets nothing. Finer groups than these cannot be merged, so no size may be listed that the kernel was not built for.
 
 ## Example
 
@@ -29,7 +29,6 @@ def check(subject: Subject) -> Iterator[Found]:
     spec = subject.spec
     if not isinstance(spec, Kernel):
         return
-    taken = ", ".join(map(str, spec.accepts.groups))
     for at, group in enumerate(spec.accepts.groups):
         if group < -1 or group == 0:
             yield Found(
@@ -42,12 +41,5 @@ def check(subject: Subject) -> Iterator[Found]:
         yield Found(
             f"the default group of {param.default} is none that the kernel accepts",
             ("params", "group", "default"),
-            help=f"it accepts {taken}",
+            help=f"it accepts {', '.join(map(str, dict.fromkeys(spec.accepts.groups)))}",
         )
-    for at, entry in enumerate(spec.try_):
-        if "group" in entry and entry["group"] not in spec.accepts.groups:
-            yield Found(
-                f"a group of {entry['group']} is tried, which the kernel does not accept",
-                ("try", at, "group"),
-                help=f"it accepts {taken}",
-            )

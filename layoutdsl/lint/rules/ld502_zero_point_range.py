@@ -42,8 +42,8 @@ def check(subject: Subject) -> Iterator[Found]:
         if path not in seen:
             seen.add(path)
             yield Found(
-                f"zero points of {zero.bits} bits in `{roles['zero_point'].key}` cannot stand for all codes of "
-                f"{codes.bits} bits in `{roles['codes'].key}`, or for none of some",
+                f"`{roles['zero_point'].key}` holds zero points of {zero.bits} bits, for codes of {codes.bits} bits in "
+                f"`{roles['codes'].key}`",
                 path,
                 help=f"use a code of {codes.bits} bits",
             )

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layoutdsl.lint.edits import without_item
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 
@@ -35,4 +36,5 @@ def check(subject: Subject) -> Iterator[Found]:
                 f"entry {at + 1} of `try` is the same as entry {first + 1}",
                 ("try", at),
                 help="change a size or a parameter, or remove it",
+                fix=without_item(subject.tree, ("try", at)),
             )

@@ -44,3 +44,4 @@ def check(subject: Subject) -> Iterator[Found]:
                 key=True,
                 help=f"add an entry whose {axis} is no multiple of {min(counted)}",
             )
+            return
