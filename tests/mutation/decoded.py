@@ -11,6 +11,7 @@ from conversions import tensor
 from mutation import files
 
 from layoutdsl.decode import Reading
+from layoutdsl.errors import LayoutError
 from layoutdsl.model import Format
 from layoutdsl.model import Kernel as KernelSpec
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
@@ -29,7 +30,16 @@ def wrong(spec: Format) -> str | None:
         if said := next(_differences(spec, file), None):
             options = " ".join(f"{key}={value}" for key, value in file.params.items()) or "no parameters"
             return f"{said} ({options})"
-    return None
+    return next(_allowed(spec), None)
+
+
+def _allowed(spec: Format) -> Iterator[str]:
+    for params in files.NOWHERE.get(spec.name, ()):
+        try:
+            bind(spec, params)
+        except LayoutError:
+            continue
+        yield f"there is no file with {params}"
 
 
 def _accepts(spec: KernelSpec) -> str | None:

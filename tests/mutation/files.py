@@ -139,16 +139,16 @@ def checkpoint(form: Format, stored: str, widths: tuple[int, ...], k: int) -> Dr
 
 FORMS = {
     "awq": [
-        Awq({}), Awq({"group": 32, "dtype": "bfloat16", "bias": True}), Awq({"group": -1, "zero_points": True}),
+        Awq({"bias": True}), Awq({"group": 32, "dtype": "bfloat16", "bias": True}), Awq({"group": -1, "zero_points": True}),
     ],
     "ct_int": [
-        CtInt({}), CtInt({"bits": 8, "group": 32, "dtype": "bfloat16", "bias": True}),
+        CtInt({"bias": True}), CtInt({}), CtInt({"bits": 8, "group": 32, "dtype": "bfloat16", "bias": True}),
         CtInt({"zero_points": True, "group": 32}), CtInt({"zero_points": True, "bits": 8, "group": -1}),
         CtInt({"act_order": True, "group": 32, "shape_tensor": False}),
         CtInt({"act_order": True, "zero_points": True, "bits": 8, "group": 64}),
     ],
     "fp8": [
-        Fp8({}), Fp8({"scale": "tensor", "bias": True, "dtype": "float16", "input_scale": True}),
+        Fp8({"bias": True}), Fp8({"scale": "tensor", "bias": True, "dtype": "float16", "input_scale": True}),
         Fp8({"scale": "part", "scale_dtype": "bfloat16"}), Fp8({"scale_name": "weight_scale_inv", "scale": "tensor"}),
         Fp8({"scale_name": "weight_scale_inv", "scale": "part", "bias": True}),
         Fp8({"scale_name": "weight_scale_inv", "scale_dtype": "float16", "input_scale": True, "input_dtype": "float16"}),
@@ -156,12 +156,12 @@ FORMS = {
         Fp8({"input_scale": True, "input_dtype": "float32", "scale_dtype": "bfloat16"}),
     ],
     "fp8_block": [
-        Fp8Block({}), Fp8Block({"bias": True, "dtype": "float16", "scale_name": "weight_scale"}),
+        Fp8Block({"bias": True}), Fp8Block({"bias": True, "dtype": "float16", "scale_name": "weight_scale"}),
         Fp8Block({"group": 32, "block_n": 16, "scale_dtype": "bfloat16"}),
         Fp8Block({"group": 64, "block_n": 8, "scale_dtype": "float16", "input_scale": True}),
     ],
     "gptq": [
-        Gptq({}), Gptq({"bits": 8, "group": 32, "dtype": "bfloat16", "bias": True, "qzeros": False}),
+        Gptq({"bias": True}), Gptq({}), Gptq({"bits": 8, "group": 32, "dtype": "bfloat16", "bias": True, "qzeros": False}),
         Gptq({"zero_points": True, "group": -1}), Gptq({"zero_points": True, "zero_offset": 0, "group": 32}),
         Gptq({"zero_points": True, "qzeros": False, "bits": 8, "group": 32, "g_idx": False}),
         Gptq({"act_order": True, "zero_points": True, "group": 32}),
@@ -169,12 +169,12 @@ FORMS = {
         Gptq({"bits": 8, "zero_offset": 0, "g_idx": False}),
     ],
     "mxfp4": [
-        Mxfp4({}), Mxfp4({"bias": True, "dtype": "float16"}), Mxfp4({"writer": "gpt_oss"}),
+        Mxfp4({"bias": True}), Mxfp4({"dtype": "float16", "bias": True}), Mxfp4({"writer": "gpt_oss"}),
         Mxfp4({"writer": "gpt_oss", "bias": True, "group": 32}),
     ],
-    "mxfp8": [Mxfp8({}), Mxfp8({"bias": True, "dtype": "float16", "group": 32})],
+    "mxfp8": [Mxfp8({"bias": True}), Mxfp8({}), Mxfp8({"bias": True, "dtype": "float16", "group": 32})],
     "nvfp4": [
-        Nvfp4({}), Nvfp4({"writer": CT, "bias": True, "dtype": "float16"}),
+        Nvfp4({"bias": True}), Nvfp4({"writer": CT, "bias": True, "dtype": "float16"}),
         Nvfp4({"global_scale": "part", "input_scale": True}), Nvfp4({"writer": CT, "input_scale": True, "group": 16}),
         Nvfp4({"writer": CT, "global_scale": "part"}),
     ],
@@ -183,6 +183,17 @@ FORMS = {
     ],
 }  # fmt: skip
 """Every value of every parameter, and those together that meet in one tensor."""
+
+NOWHERE = {
+    "fp8_block": [{"group": -1}, {"block_n": -1}],
+    "mxfp4": [{"group": 16}, {"group": -1}],
+    "mxfp8": [{"group": 64}, {"group": -1}],
+    "nvfp4": [{"group": 32}, {"group": -1}],
+    "awq": [{"zero_points": False}],
+    "gptq": [{"bits": 3}],
+    "ct_int": [{"bits": 2}],
+}
+"""Parameters with which there is no file: blocks have a size, and the groups of some formats are of one."""
 
 
 def checkpoints(spec: str) -> Iterator[Drawn]:
@@ -199,8 +210,8 @@ def checkpoints(spec: str) -> Iterator[Drawn]:
         yield checkpoint(form, "apart", (12, 16, 8), k)
         if not at:
             yield checkpoint(form, "stacked", (8,) * 8, k)
-    if spec != "mxfp4":
-        yield checkpoint(FORMS[spec][0], "apart", (16, 8), 100)._replace(params=dict(FORMS[spec][0].params))
+    by_itself = checkpoint(FORMS[spec][0], "apart", (16, 8), 100)
+    yield by_itself._replace(params=dict(FORMS[spec][0].params))
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Format
 
+EXPLAINS = ("LP130",)
+
 
 def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(subject.spec, Format):

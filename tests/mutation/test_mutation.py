@@ -1,0 +1,72 @@
+"""A sample of the changes that scripts/mutation_score makes to the shipped specs; and that the right specs pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mutation import killers, same
+from mutation.mutators import Mutant
+from mutation.score import UNCOUNTED, all_mutants, verdicts
+from mutation.workplace import SPECS, Workplace
+
+from layoutdsl import load_spec
+from layoutdsl.library import read_spec
+
+STEP = 61
+"""Of so many changes the sample has one."""
+
+FILES = sorted(path for kind in ("checkpoint", "kernel", "module") for path in (SPECS / kind).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_nothing_tells_the_right_spec(path: Path) -> None:
+    for killer in (killers.lint, killers.decoder, killers.proof, killers.converted):
+        assert killer(path) is None, killer.__name__
+    assert same.difference(read_spec(path), read_spec(path)) is None
+
+
+def test_configurations_mean_what_they_say() -> None:
+    assert killers.configured(SPECS / "checkpoint" / "awq.yaml") is None
+
+
+def test_a_sample_of_changes_is_told() -> None:
+    every = list(all_mutants())
+    assert len(every) > 6000 and len({one.text for one in every}) == len(every)
+    found = [one for one in verdicts(every[::STEP]) if one.by != UNCOUNTED]
+    assert len(found) > 100
+    assert [f"{one.mutant} ({one.said})" for one in found if not one.by] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "old", "new", "by"),
+    [
+        ("kernel/marlin_int4_a16.yaml", "{k0 b k3}", "{b k0 k3}", "decoder"),
+        ("kernel/marlin_int4_a16.yaml", "code: u4b8", "code: u4", "lint"),
+        ("kernel/marlin_int4_a16.yaml", "{n: 64, k: 128}, {n: 128", "{n: 64, k: 64}, {n: 128", "decoder"),
+        ("kernel/marlin_nvfp4_a16.yaml", "derive: none", "", ""),
+        ("checkpoint/gptq.yaml", "[1, 0]", "[0, 1]", "decoder"),
+        ("checkpoint/awq.yaml", "(qweight - qzeros) * scales", "scales * (qweight - qzeros)", "same"),
+        ("checkpoint/awq.yaml", "{n0 n2}\\"\\n  qzeros", "{n2 n0}\\"\\n  qzeros", "decoder"),
+        ("checkpoint/fp8.yaml", "naive-quantized", "dense", "config"),
+        ("module/moe_gated.yaml", "activation: zero", "activation: unknown", "lint"),
+        ("module/attention.yaml", "serves: {kv: q}", "serves: {q: kv}", "conversion"),
+    ],
+)
+def test_what_tells(spec: str, old: str, new: str, by: str) -> None:
+    text = (SPECS / spec).read_text(encoding="utf-8")
+    old, new = old.replace("\\n", "\n").replace('\\"', '"'), new.replace("\\n", "\n").replace('\\"', '"')
+    changed = text.replace(old, new, 1)
+    assert changed != text or not by
+    what = "detect" if by == "config" else "tensors"
+    [found] = verdicts([Mutant(spec, 0, what, changed)]) if by else [None]
+    assert not by or found.by == by, found
+
+
+def test_a_changed_spec_is_what_is_loaded(tmp_path: Path) -> None:
+    text = (SPECS / "checkpoint" / "awq.yaml").read_text(encoding="utf-8")
+    with Workplace(tmp_path).entered() as place:
+        with place.changed("checkpoint/awq.yaml", text.replace("default: 128", "default: 64")):
+            assert load_spec("awq").params["group"].default == 64
+        assert load_spec("awq").params["group"].default == 128
+    assert load_spec("awq").params["group"].default == 128
