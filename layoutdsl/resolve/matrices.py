@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from layoutdsl import model
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.grammar import Template, parse_names
+from layoutdsl.grammar import GrammarError, Template, parse_names
 from layoutdsl.model import Module
 from layoutdsl.resolve.cuts import Cut, dealt
 from layoutdsl.resolve.params import MAX_EXTENT, Scope
@@ -106,14 +107,31 @@ def with_defaults(module: Module, sizes: Sizes) -> dict[str, int | tuple[int, ..
 
 def is_tight(module: Module, params: Scope) -> bool:
     """Whether one matrix may be padded less along an inner axis than the next one reads."""
-    return module.tight is not None and bool(module.tight.evaluate(params))
+    with _evaluating(module, "tight"):
+        return module.tight is not None and bool(module.tight.evaluate(params))
+
+
+@contextmanager
+def _evaluating(module: Module, place: str) -> Iterator[None]:
+    """What cannot be evaluated is refused with its place."""
+    try:
+        yield
+    except GrammarError as error:
+        raise LayoutError(
+            f"`{place}` of module `{module.name}`: {error.message}",
+            code="LD104",
+            name="bad-expression",
+            help=error.help or "look at the values of the parameters that it is made of",
+        ) from None
 
 
 def held_matrices(module: Module, params: Scope, only: Sequence[str] = ()) -> dict[str, model.Matrix]:
     """The matrices that the module has with these parameters, or `only` some of them."""
-    found = {
-        name: matrix for name, matrix in module.matrices.items() if matrix.when is None or matrix.when.evaluate(params)
-    }
+    found: dict[str, model.Matrix] = {}
+    for name, matrix in module.matrices.items():
+        with _evaluating(module, f"matrices.{name}.when"):
+            if matrix.when is None or matrix.when.evaluate(params):
+                found[name] = matrix
     for name in only:
         if name not in found:
             raise LayoutError(
@@ -139,7 +157,8 @@ def matrices(
     have several."""
     sizes = with_defaults(module, sizes)
     _check_ranks(ranks)
-    cut_by = {kind: template.fill(params) for kind, template in module.ranks.items()}
+    with _evaluating(module, "ranks"):
+        cut_by = {kind: template.fill(params) for kind, template in module.ranks.items()}
     for kind, axis in cut_by.items():
         if axis != "none" and axis not in module.axes:
             raise LayoutError(
@@ -200,21 +219,22 @@ class _Resolver:
         n = self._outputs(name, matrix)
         k = self._stretch(name, matrix.k, self._size(matrix.k))
         pad = matrix.pad if len(n) > 1 else "part"
-        parts = self._parts(matrix)
+        parts = self._parts(name, matrix)
         total = sum(stretch.padded for stretch in n)
         return Matrix(name, parts, n, k, pad, total, experts, not k.cut or self.ranks.rank == 0)
 
-    def _parts(self, matrix: model.Matrix) -> tuple[str, ...]:
+    def _parts(self, name: str, matrix: model.Matrix) -> tuple[str, ...]:
         if isinstance(matrix.n, dict):
             return tuple(matrix.n)
         if isinstance(matrix.parts, Template):
-            return tuple(parse_names(matrix.parts.fill(self.params)))
+            with _evaluating(self.module, f"matrices.{name}.parts"):
+                return tuple(parse_names(matrix.parts.fill(self.params)))
         return tuple(matrix.parts)
 
     def _outputs(self, name: str, matrix: model.Matrix) -> tuple[Stretch, ...]:
         if isinstance(matrix.n, dict):
             return tuple(self._stretch(name, axes, self._size(axes), part) for part, axes in matrix.n.items())
-        parts = self._parts(matrix)
+        parts = self._parts(name, matrix)
         widths = self.sizes[matrix.n[0]] if len(matrix.n) == 1 else self._size(matrix.n)
         if isinstance(widths, tuple) and len(widths) != max(len(parts), 1):
             has = f"{len(parts)} parts ({', '.join(parts)})" if parts else "one part"

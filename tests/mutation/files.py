@@ -204,6 +204,7 @@ def checkpoints(spec: str) -> Iterator[Drawn]:
         yield checkpoint(form, "", (27,), k)
         if form.act_order:
             yield checkpoint(form, "apart", (16, 24), k)
+            yield checkpoint(form, "stacked", (16, 24), k)
             continue
         yield checkpoint(form, "alternating", (8,) * (4 if at % 2 else 2), k)
         yield checkpoint(form, "stacked", (16, 24) if at % 2 else (12, 8, 16, 24), k)

@@ -14,6 +14,7 @@ from checkpoints import Gptq
 from conversions import Job
 from test_cases import Heads
 
+from layoutdsl import compile_plan
 from layoutdsl.checkpoints.quantization import declared
 from layoutdsl.errors import LayoutError
 
@@ -46,27 +47,49 @@ MODULES = {
 }
 
 
+class Latent(Job):
+    """Queries whose latent is as wide as the hidden size, which is not said."""
+
+    @property
+    def whole(self):
+        return Job(self.source, self.kernel, self.module, self.sizes | {"rq": self.sizes["h"]}).matrices
+
+
 def jobs(spec: str) -> Iterator[Job]:
     for options in MODULES.get(spec, ()):
         yield Job(ZERO, "marlin_int4_a16", spec, **options)
     heads = {"q": 4, "kv": 2, "d": 32, "h": 64}
     if spec == "attention":
         yield Job(ZERO, "marlin_int4_a16", spec, {**heads, "dq": 64, "dv": 16, "h": 96})
+        yield Job(ZERO, "marlin_int4_a16", spec, {"q": 2, "d": 32, "dq": 64, "h": 96})
         yield Heads(ZERO, "marlin_int4_a16", spec, {**heads, "dv": 64}, tp=2, rank=1)
         yield Heads(ZERO, "marlin_int4_a16", spec, heads, tp=4, rank=3)
     if spec == "latent_attention":
-        latent = {"q": 4, "dq": 32, "dkv": 64, "dv": 32, "akv": 96, "rkv": 64, "h": 128}
+        latent = {"q": 4, "dq": 48, "dkv": 64, "dv": 32, "akv": 96, "rkv": 64, "h": 160}
         for rank in (0, 1):
             yield Job(ZERO, "marlin_int4_a16", spec, latent | {"rq": 96}, tp=2, rank=rank)
         yield Job(ZERO, "marlin_int4_a16", spec, latent | {"rq": 96}, params={"module.queries": "direct"})
+        yield Latent(ZERO, "marlin_int4_a16", spec, latent)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
 def plans(spec: str) -> Iterator[Check]:
+    if spec in UNSAID:
+        yield "ranks of which nothing is said", lambda: _cut(spec)
     for name, entry in _entries(spec):
         yield name, lambda entry=entry: _asked(entry)
+
+
+UNSAID = {"linear": [256, 128], "linear_fused": [256, 64, 32, 32, 128]}
+"""Inputs and outputs that one of two ranks holds of 128 outputs and 256 inputs, or of 128, 64 and 64 outputs."""
+
+
+def _cut(spec: str) -> None:
+    n = 128 if spec == "linear" else (128, 64, 64)
+    plan = compile_plan("gptq", "marlin_int4_a16", spec, {"n": n, "k": 256}, params={"group": 32}, tp=2)
+    assert [extent.length for extent in plan.extents] == UNSAID[spec]
 
 
 def _asked(entry: test_cases.Entry) -> None:
