@@ -8,13 +8,13 @@ from functools import lru_cache
 import numpy as np
 import torch
 from conversions import tensor
-from mutation import files
 
 from layoutdsl.decode import Reading
 from layoutdsl.errors import LayoutError
 from layoutdsl.model import Format
 from layoutdsl.model import Kernel as KernelSpec
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
+from mutation import files
 
 
 @lru_cache(maxsize=32)
@@ -69,7 +69,8 @@ def _differences(spec: Format, file: files.Drawn) -> Iterator[str]:
 
 def laid_out(spec: Format, file: files.Drawn) -> tuple[Stored, ...]:
     n = tuple(Stretch("n", width, 0, width, width) for width in file.widths)
-    matrix = Matrix("m", file.parts, n, Stretch("k", file.k, 0, file.k, file.k), "part", sum(file.widths), (2, 0, 2), True)
+    k = Stretch("k", file.k, 0, file.k, file.k)
+    matrix = Matrix("m", file.parts, n, k, "part", sum(file.widths), (2, 0, 2), True)
     return tensors(Side(spec, bind(spec, file.params), "padded" if isinstance(spec, KernelSpec) else "whole"), matrix)
 
 

@@ -104,7 +104,9 @@ def dtypes_of(form: Format, name: str) -> tuple[str, ...]:
     return (known[name],)
 
 
-FUSED = {1: ("",), 2: ("gate", "up"), 3: ("q", "k", "v"), 4: ("q", "k", "v", "z"), 8: tuple(f"p{at}" for at in range(8))}
+NAMES = [("",), ("gate", "up"), ("q", "k", "v"), ("q", "k", "v", "z"), tuple(f"p{at}" for at in range(8))]
+FUSED = {len(names): names for names in NAMES}
+"""The parts of a matrix by their number."""
 
 
 def checkpoint(form: Format, stored: str, widths: tuple[int, ...], k: int) -> Drawn:
@@ -139,7 +141,8 @@ def checkpoint(form: Format, stored: str, widths: tuple[int, ...], k: int) -> Dr
 
 FORMS = {
     "awq": [
-        Awq({"bias": True}), Awq({"group": 32, "dtype": "bfloat16", "bias": True}), Awq({"group": -1, "zero_points": True}),
+        Awq({"bias": True}), Awq({"group": 32, "dtype": "bfloat16", "bias": True}),
+        Awq({"group": -1, "zero_points": True}),
     ],
     "ct_int": [
         CtInt({"bias": True}), CtInt({}), CtInt({"bits": 8, "group": 32, "dtype": "bfloat16", "bias": True}),
@@ -151,7 +154,8 @@ FORMS = {
         Fp8({"bias": True}), Fp8({"scale": "tensor", "bias": True, "dtype": "float16", "input_scale": True}),
         Fp8({"scale": "part", "scale_dtype": "bfloat16"}), Fp8({"scale_name": "weight_scale_inv", "scale": "tensor"}),
         Fp8({"scale_name": "weight_scale_inv", "scale": "part", "bias": True}),
-        Fp8({"scale_name": "weight_scale_inv", "scale_dtype": "float16", "input_scale": True, "input_dtype": "float16"}),
+        Fp8({"scale_name": "weight_scale_inv", "scale_dtype": "float16"}),
+        Fp8({"scale_name": "weight_scale_inv", "input_scale": True, "input_dtype": "float16"}),
         Fp8({"input_scale": True, "input_dtype": "bfloat16", "dtype": "float16", "scale": "part"}),
         Fp8({"input_scale": True, "input_dtype": "float32", "scale_dtype": "bfloat16"}),
     ],
@@ -161,7 +165,8 @@ FORMS = {
         Fp8Block({"group": 64, "block_n": 8, "scale_dtype": "float16", "input_scale": True}),
     ],
     "gptq": [
-        Gptq({"bias": True}), Gptq({}), Gptq({"bits": 8, "group": 32, "dtype": "bfloat16", "bias": True, "qzeros": False}),
+        Gptq({"bias": True}), Gptq({}), Gptq({"bits": 8, "group": 32, "qzeros": False}),
+        Gptq({"dtype": "bfloat16", "bias": True}),
         Gptq({"zero_points": True, "group": -1}), Gptq({"zero_points": True, "zero_offset": 0, "group": 32}),
         Gptq({"zero_points": True, "qzeros": False, "bits": 8, "group": 32, "g_idx": False}),
         Gptq({"act_order": True, "zero_points": True, "group": 32}),

@@ -13,14 +13,14 @@ import _pytest.outcomes
 import conversions
 import numpy as np
 import yaml
-from mutation import decoded, listed
 
 from layoutdsl import conform, library
 from layoutdsl.errors import LayoutError
 from layoutdsl.lint.rule import rules
 from layoutdsl.lint.subject import Subject
 from layoutdsl.logical import prove_spec
-from layoutdsl.model import Format, Spec
+from layoutdsl.model import Format
+from mutation import decoded, listed
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 FAILED = (Exception, _pytest.outcomes.Failed)
@@ -83,7 +83,8 @@ def cases_of(spec: str, kind: str) -> tuple[dict, ...]:
     modules = {"linear": "dense", "linear_fused": "dense", "moe_gated": "moe", "moe_plain": "moe"}
 
     def takes_part(case: dict) -> bool:
-        source, target = table["formats"][case["format"]]["checkpoint"], table["targets"][case["target"]][case["format"]]
+        source = table["formats"][case["format"]]["checkpoint"]
+        target = table["targets"][case["target"]][case["format"]]
         return spec in (source, target) or (kind == "module" and modules.get(spec) == case["kind"])
 
     found = [case for case in json.loads((GOLDEN / "index.json").read_text())["cases"] if takes_part(case)]

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path as File
 from typing import get_args
 
+from layoutdsl.model import ROLES, Param
 from mutation import strings
 from mutation.document import Document, Edit, Path, edited
-
-from layoutdsl.model import ROLES, Param
 
 Change = tuple[str, list[Edit]]
 """What is changed, in words, and how."""

@@ -59,7 +59,8 @@ def _of_formats(right: Format, changed: Format) -> Iterator[str]:
         yield "other tensors"
     for key, tensor in right.tensors.items():
         if key in changed.tensors and tensor != changed.tensors[key]:
-            yield from _of_tensors(*(spec.model_copy(update={"tensors": {key: spec.tensors[key]}}) for spec in (right, changed)))
+            alone = [spec.model_copy(update={"tensors": {key: spec.tensors[key]}}) for spec in (right, changed)]
+            yield from _of_tensors(*alone)
 
 
 # --- what stands beside the tensors -----------------------------------------------------------------------------------
@@ -67,7 +68,8 @@ def _of_formats(right: Format, changed: Format) -> Iterator[str]:
 
 def _params(spec: Spec) -> Any:
     """What each parameter may be, what it is by itself, and where a config states it."""
-    return {name: (_kind(param), _default(param), _config(param), param.map or {}) for name, param in spec.params.items()}
+    params = spec.params.items()
+    return {name: (_kind(param), _default(param), _config(param), param.map or {}) for name, param in params}
 
 
 def _kind(param: Param) -> Any:
@@ -132,7 +134,8 @@ def _of_tensors(right: Format, changed: Format) -> Iterator[str]:
             found = [_laid_out(Side(spec, given, mode), matrix, group) for spec in (right, changed)]
             if found[0] != found[1]:
                 options = " ".join(f"{key}={value}" for key, value in given.items() if key in spoken)
-                yield f"another layout of {'+'.join(str(s.size) for s in matrix.n)} x {matrix.k.size}, {mode} ({options})"
+                size = f"{'+'.join(str(stretch.size) for stretch in matrix.n)} x {matrix.k.size}"
+                yield f"another layout of {size}, {mode} ({options})"
 
 
 def names(of: Any) -> Iterator[str]:
@@ -198,7 +201,9 @@ def _view(view: View) -> View:
     return view._replace(chain=Chain(tuple(digits)))
 
 
-SIZES = (((27,), 132), ((64,), 96), ((16, 24), 100), ((32, 32), 256), ((8, 16, 40), 64), ((16,) * 4, 320), ((8,) * 8, 128))
+SIZES = (
+    ((27,), 132), ((64,), 96), ((16, 24), 100), ((32, 32), 256), ((8, 16, 40), 64), ((16,) * 4, 320), ((8,) * 8, 128),
+)  # fmt: skip
 """Widths of the parts, and inputs."""
 
 
@@ -252,8 +257,12 @@ def _module_sizes(spec: Module) -> Iterator[dict[str, Any]]:
     for entry in spec.try_:
         sizes = {axis: size for axis, size in entry.items() if axis in spec.axes}
         yield sizes
-        yield {axis: tuple(2 * one for one in size) if isinstance(size, tuple) else 2 * size for axis, size in sizes.items()}
+        yield {axis: _twice(size) for axis, size in sizes.items()}
         yield from ({axis: size for axis, size in sizes.items() if axis != left} for left in sizes)
+
+
+def _twice(size: Any) -> Any:
+    return tuple(map(_twice, size)) if isinstance(size, tuple) else 2 * size
 
 
 def _held(spec: Module, given: Mapping[str, Any], sizes: Mapping[str, Any], ranks: Ranks) -> Any:

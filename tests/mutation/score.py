@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from layoutdsl.errors import LayoutError
+from layoutdsl.library import read_spec
 from mutation import same
 from mutation.killers import CHEAP, CONFIGURED, DEAR
 from mutation.mutators import Mutant, mutants
 from mutation.workplace import SPECS, Workplace
-
-from layoutdsl.errors import LayoutError
-from layoutdsl.library import read_spec
 
 UNCOUNTED = "schema"
 """Of a text that the reader and the schema do not let pass: it is no mutant."""

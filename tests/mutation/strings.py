@@ -35,8 +35,8 @@ def orders(text: str) -> Iterator[str]:
             if at and tokens[at - 1] != ",":
                 yield _joined([*tokens[:at], ",", *tokens[at:]])
     if "p" not in names:
-        yield f"p {text}" if "1" in tokens or "(" == tokens[0] else f"p {text}".replace("p ", "p, ", 1)
         yield f"p {text}"
+        yield f"p, {text}"
     if "e" not in names:
         yield f"{text} (e)"
 

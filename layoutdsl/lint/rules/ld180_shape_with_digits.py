@@ -32,7 +32,7 @@ def check(subject: Subject) -> Iterator[Found]:
         if one.tensor.role == "weight_shape" and laid_out:
             first = laid_out[0]
             yield Found(
-                f"`{first.name}` of `{one.key}` is stored, but a tensor of the weights' shape holds none of their digits",
+                f"`{first.name}` of `{one.key}` is stored, but a tensor of the weights' shape holds none of theirs",
                 one.path("order"),
                 help='write `order: "(n k)"`',
                 within=(first.start, first.end),
