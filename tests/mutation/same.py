@@ -33,7 +33,7 @@ from layoutdsl.resolve import (
     widened,
     with_defaults,
 )
-from layoutdsl.resolve.params import _default
+from layoutdsl.resolve.params import MAX_EXTENT, _default
 
 GROUPS = (-1, 32, 64, 128, 48)
 EXTENTS = (128, 24)
@@ -173,31 +173,40 @@ def _choices(spec: Spec, param: Param) -> list[Any]:
 
 def _laid_out(side: Side, matrix: Matrix, group: int | None) -> Any:
     try:
-        return [_canonical(stored) for stored in tensors(side, matrix, group)]
+        return [_canonical(stored, matrix) for stored in tensors(side, matrix, group)]
     except LayoutError as error:
         return error.diagnostics[0].code
 
 
-def _canonical(stored: Stored) -> Stored:
-    """With chains in the one form that all chains of the same addresses have."""
+def _canonical(stored: Stored, matrix: Matrix) -> Stored:
+    """With chains in the one form that all chains of the same addresses have; where all inputs share one element, it
+    does not matter how many more could."""
+    end = max(matrix.k.padded, *(view.offset + matrix.k.length for view in stored.k))
+    one = stored.k_unit is None or stored.k_unit >= end
     return stored._replace(
-        n=tuple(map(_view, stored.n)),
-        k=tuple(map(_view, stored.k)),
-        n_gaps=tuple((_view(view), first, count) for view, first, count in stored.n_gaps),
+        n=tuple(_view(view, MAX_EXTENT) for view in stored.n),
+        k=tuple(_view(view, end) for view in stored.k),
+        k_unit=None if one else stored.k_unit,
+        k_end=end if one else stored.k_end,
+        n_gaps=tuple((_view(view, MAX_EXTENT), first, count) for view, first, count in stored.n_gaps),
     )
 
 
-def _view(view: View) -> View:
+def _view(view: View, end: int) -> View:
+    """The view of the same addresses below `end` with the fewest digits."""
     digits: list[tuple[int, int, int]] = []
     for weight, extent, stride in view.chain.digits:
-        if extent == 1:
+        if extent == 1 or weight >= end:
             continue
+        extent = 0 if extent * weight >= end else extent
         if digits:
             below, size, step = digits[-1]
             if below * size == weight and step * size == stride:
                 digits[-1] = below, size * extent, step
                 continue
         digits.append((weight, extent, stride))
+    while digits and not digits[-1][2]:
+        digits.pop()
     return view._replace(chain=Chain(tuple(digits)))
 
 
