@@ -184,7 +184,8 @@ FORMS = {
         Nvfp4({"writer": CT, "global_scale": "part"}),
     ],
     "plain": [
-        Plain({"bias": True}), Plain({"transposed": True, "dtype": "float16"}), Plain({"dtype": "float32", "bias": True}),
+        Plain({"bias": True}), Plain({"transposed": True, "dtype": "float16"}),
+        Plain({"dtype": "float32", "bias": True}),
     ],
 }  # fmt: skip
 """Every value of every parameter, and those together that meet in one tensor."""
