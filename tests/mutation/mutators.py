@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path as File
 from typing import get_args
@@ -259,7 +259,7 @@ def _shape(document: Document, path: Path) -> Iterator[Change]:
         yield from _written(document, (*path, at), tuple(strings.numbers(one.value)))
 
 
-def _of(others) -> object:
+def _of(others: Callable[[str], Iterator[str]]) -> Callable[[Document, Path], Iterator[Change]]:
     return lambda document, path: _written(document, path, tuple(others(document.node(path).value)))
 
 
