@@ -11,12 +11,13 @@ from typing import Any
 import test_cases
 import yaml
 from checkpoints import Gptq
-from conversions import Job
+from conversions import INNER, Job
 from test_cases import Heads
 
 from layoutdsl import compile_plan
 from layoutdsl.checkpoints.quantization import declared
 from layoutdsl.errors import LayoutError
+from layoutdsl.recodes import Habits
 
 Check = tuple[str, Callable[[], None]]
 
@@ -78,6 +79,8 @@ def jobs(spec: str) -> Iterator[Job]:
 def plans(spec: str) -> Iterator[Check]:
     if spec in UNSAID:
         yield "ranks of which nothing is said", lambda: _cut(spec)
+    if spec in INNER:
+        yield "an inner axis", lambda: _inner(spec)
     for name, entry in _entries(spec):
         yield name, lambda entry=entry: _asked(entry)
 
@@ -90,6 +93,19 @@ def _cut(spec: str) -> None:
     n = 128 if spec == "linear" else (128, 64, 64)
     plan = compile_plan("gptq", "marlin_int4_a16", spec, {"n": n, "k": 256}, params={"group": 32}, tp=2)
     assert [extent.length for extent in plan.extents] == UNSAID[spec]
+
+
+def _inner(spec: str) -> None:
+    """192 outputs are whole tiles of 64, and read as 256 inputs, in groups of 128: what is between writes 64 zeros, or
+    both are padded alike. It maps zero to zero, so pads may be codes that are worth something."""
+    first, second, _ = INNER[spec]
+    sizes = {"i": 192, "h": 128} | ({"e": 2} if spec.startswith("moe") else {})
+    group = {"source.group": 128, "target.group": 128}
+    for contract, wanted in (({}, 192), ({"contract": "tight"}, 192), ({"contract": "vllm"}, 256)):
+        plan = compile_plan("gptq", "marlin_int4_a16", spec, sizes, params={**group, **contract})
+        padded = {(extent.matrix, extent.role): extent.padded for extent in plan.extents}
+        assert (padded[first, "n"], padded[second, "k"]) == (wanted, 256), contract
+    compile_plan("gptq", "marlin_int4_a16", spec, sizes, params={**group}, habits=Habits(pads="zero"))
 
 
 def _asked(entry: test_cases.Entry) -> None:

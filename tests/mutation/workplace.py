@@ -25,10 +25,12 @@ class Workplace:
         """Inside, the copy is what is shipped."""
         shipped = library.shipped
         library.shipped = lambda: self.folder
+        library._RECENT.clear()  # it knows shipped specs by their names
         try:
             yield self
         finally:
             library.shipped = shipped
+            library._RECENT.clear()
 
     @contextmanager
     def changed(self, spec: str, text: str) -> Iterator[Path]:
