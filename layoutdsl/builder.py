@@ -172,7 +172,9 @@ class Builder:
         return self._plain(pair, target, "scale", scale, operands, reduction)
 
     def _global_scale(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
-        assert scale is not None
+        if scale is None:
+            reason, help = "no scale stands beside it", "give its tensor the role scale, or the format both"
+            raise recodes.refuse_pair(pair.matrix.name, target, reason, help)
         sources = pair.source.get("global_scale", ())
         recode = recodes.for_global(pair.matrix.name, sources[0] if sources else None, target, scale)
         name = pair.matrix.name

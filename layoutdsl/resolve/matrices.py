@@ -211,11 +211,11 @@ class _Resolver:
         n = self._outputs(name, matrix)
         k = self._stretch(name, matrix.k, self._size(matrix.k))
         pad = matrix.pad if len(n) > 1 else "part"
-        parts = self._parts(matrix)
+        parts = self._parts(name, matrix)
         total = sum(stretch.padded for stretch in n)
         return Matrix(name, parts, n, k, pad, total, experts, not k.cut or self.ranks.rank == 0)
 
-    def _parts(self, matrix: model.Matrix) -> tuple[str, ...]:
+    def _parts(self, name: str, matrix: model.Matrix) -> tuple[str, ...]:
         if isinstance(matrix.n, dict):
             return tuple(matrix.n)
         if isinstance(matrix.parts, Template):
@@ -225,7 +225,7 @@ class _Resolver:
     def _outputs(self, name: str, matrix: model.Matrix) -> tuple[Stretch, ...]:
         if isinstance(matrix.n, dict):
             return tuple(self._stretch(name, axes, self._size(axes), part) for part, axes in matrix.n.items())
-        parts = self._parts(matrix)
+        parts = self._parts(name, matrix)
         widths = self.sizes[matrix.n[0]] if len(matrix.n) == 1 else self._size(matrix.n)
         if isinstance(widths, tuple) and len(widths) != max(len(parts), 1):
             has = f"{len(parts)} parts ({', '.join(parts)})" if parts else "one part"
