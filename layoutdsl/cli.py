@@ -260,6 +260,7 @@ _APART = {
     "identify": ("layoutdsl.checkpoints.identify", "say which formats a lone safetensors file could be"),
     "coverage": ("layoutdsl.coverage", "say which models are served, on how many ranks and at what price"),
     "show": ("layoutdsl.show", "draw which element of a spec stands where"),
+    "diff": ("layoutdsl.diff", "say which elements move between two versions of a spec"),
     "warmup": ("layoutdsl.warmup", "compile the kernels of the backend `cuda` ahead, with or without a GPU"),
 }
 """Commands that are modules of their own, with `add_arguments(parser)` and `command(args)`, and their help."""

@@ -47,7 +47,7 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
         spec = name
     elif not specs and (recent := _recent(name, kind)) is not None:
         return recent
-    elif name.endswith((".yaml", ".yml")) or "/" in name:
+    elif _is_path(name):
         spec = read_spec(Path(name), specs=specs)
     else:
         spec = read_spec(_find(name, specs, kind), specs=specs) if specs else _shipped(name, kind)
@@ -138,6 +138,15 @@ def read_tree(path: Path, *, specs: tuple[str, ...] = ()) -> Tree:
     return _built(_tree(path), specs)
 
 
+def path_of(name: str, *, specs: tuple[str, ...] = ()) -> Path:
+    """The file of the spec of that name; a path is returned as it is."""
+    return Path(name) if _is_path(name) else _find(name, specs, None)
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
 def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
     """A spec from text; `file` is what findings call it."""
     return spec_in(tree_of(text, file, specs=specs))
@@ -145,7 +154,12 @@ def spec_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Spec:
 
 def tree_of(text: str, file: str, *, specs: tuple[str, ...] = ()) -> Tree:
     """The tree of a spec from text, laid over its base where it names one."""
-    return _built(source.read(text, file), specs)
+    return over_base(source.read(text, file), specs=specs)
+
+
+def over_base(tree: Tree, *, specs: tuple[str, ...] = ()) -> Tree:
+    """A tree laid over its base, where it names one; that is looked for next to the file of the tree first."""
+    return _built(tree, specs)
 
 
 def spec_in(tree: Tree) -> Spec:

@@ -26,12 +26,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import terminal_picture
+
 from layoutdsl import LayoutError, Plan, cli, codes, compile_plan, grammar, recodes, schema, source
-from layoutdsl.library import files, kind_of, read_spec
+from layoutdsl.diff.compare import difference
+from layoutdsl.diff.picture import drawing_of
+from layoutdsl.diff.versions import version_of
+from layoutdsl.library import files, kind_of, read_spec, tree_of
+from layoutdsl.lint import ink
 from layoutdsl.lint.rule import FAMILIES, Rule, rule_of, rules
 from layoutdsl.model import KINDS, ROLES, Checkpoint, Format, Kernel, Module, Param, Spec
 from layoutdsl.plan import Duty
-from layoutdsl.show import cuts, drawing, module, svg
+from layoutdsl.show import cuts, drawing, module
 from layoutdsl.show.picture import picture_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,6 +90,8 @@ def wanted() -> tuple[tuple[Path, str], ...]:
         *((IMAGES / f"{spec.name}.svg", picture(spec)) for spec in map(read_spec, files()) if base_of(spec) is None),
         (IMAGES / "session.svg", session()),
         (IMAGES / "coverage.svg", heat_map()),
+        (IMAGES / "lint.svg", report()),
+        (IMAGES / "diff.svg", change()),
         *(
             (path, filled(path.read_text(encoding="utf-8"), name, list(lines)))
             for path, name, lines in (
@@ -519,7 +527,6 @@ SESSION = (
     "verify {folder}/out --against tests/fixtures/qwen3_moe_w4a16",
 )
 SECONDS = re.compile(r", \d+\.\d\d s$", re.MULTILINE)
-LINE, COLUMN, EDGE = 16, 6.7, 20
 
 
 def session() -> str:
@@ -533,11 +540,34 @@ def session() -> str:
                     raise SystemExit(f"`layoutdsl {command}` failed")
             lines += [f"$ layoutdsl {command.format(folder='').replace(' /', ' ')}", *out.getvalue().splitlines(), ""]
         lines = SECONDS.sub("", "\n".join(lines).rstrip().replace(f"{folder}/", "")).splitlines()
-    body = [
-        svg.text(EDGE, EDGE + LINE * (at + 0.5), line.replace(" ", "\u00a0"), "left") for at, line in enumerate(lines)
-    ]
-    width = 2 * EDGE + COLUMN * max(map(len, lines))
-    return svg.document("A conversion at the terminal", "\n".join(lines), width, 2 * EDGE + LINE * len(lines), body)
+    return terminal_picture.picture("A conversion at the terminal", lines)
+
+
+FAULT = "tests/lint/bad/ld406_order_of_another_extent.yaml"
+
+
+def report() -> str:
+    """What `layoutdsl lint` says at a terminal of scales in the order of one group where there are several."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.chdir(ROOT):
+        if cli.main(["lint", FAULT]) != 1:
+            raise SystemExit(f"`layoutdsl lint {FAULT}` has nothing to find")
+    lines = [f"$ layoutdsl lint {FAULT}", *ink.inked(out.getvalue()).splitlines()]
+    return terminal_picture.picture("A finding at the terminal", lines, columns=124)
+
+
+CHANGE = ("when: groups > 1", "when: group > 0 and n / 2 > group")
+
+
+def change() -> str:
+    """What `layoutdsl diff` draws of the same fault as a change to the shipped kernel."""
+    file = "specs/kernel/marlin_int4_a16.yaml"
+    text = (ROOT / file).read_text(encoding="utf-8")
+    if CHANGE[0] not in text:
+        raise SystemExit(f"`{file}` has no `{CHANGE[0]}`")
+    before = version_of(tree_of(text, f"main:{file}"), f"main:{file}")
+    after = version_of(tree_of(text.replace(*CHANGE), file), file)
+    return drawing_of(difference(before, after, {"n": 128, "k": 256}, {"group": 64}))
 
 
 COVERAGE = "coverage --models tests/fixtures/models.yaml --source gptq --param group=128 --svg {file}"

@@ -60,6 +60,7 @@ LAYERS = (
     "peer",
     "conform",
     "show",
+    "diff",
     "checkpoints",
     "coverage",
     "warmup",

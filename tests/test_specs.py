@@ -121,7 +121,7 @@ def test_a_module_of_one_s_own(tmp_path: Path) -> None:
     (tmp_path / "mlp.yaml").write_text(
         'version: "1"\nmodule: mlp\ndoc: two plain matrices\nsource: made up for this test\n'
         "axes: {i: intermediate, h: hidden}\nranks: {tp: i}\nvisible: [h]\n"
-        "matrices: {a: {n: i, k: h}, b: {n: h, k: i}}\ntry: [{i: 128, h: 64}]\n", encoding="utf-8")
+        "matrices: {a: {n: i, k: h}, b: {n: h, k: i}}\nactivation: zero\ntry: [{i: 128, h: 64}]\n", encoding="utf-8")
     assert lint([str(tmp_path)]) == ([], 1)
     assert isinstance(load_spec("mlp", specs=(str(tmp_path),)), Module)
     plan = compile_plan("gptq", "marlin_int4_a16", "mlp", {"i": 256, "h": 128}, params={"group": 64}, tp=2,

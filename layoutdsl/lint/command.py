@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: Any) -> int:
-    from layoutdsl.lint import report
+    from layoutdsl.lint import ink, report
     from layoutdsl.lint.run import run
 
     nearest = Nearest(Choices(
@@ -50,8 +50,9 @@ def command(args: Any) -> int:
     if choices.fix and (count := _fix(outcome, nearest.selection, args.specs)):
         print(f"{count} finding{'s' * (count != 1)} mended", file=sys.stderr)
         outcome = run(args.paths, args.specs, nearest.selection)
-    if text := report.FORMATS[choices.output_format or "text"](outcome):
-        print(text)
+    form = choices.output_format or "text"
+    if text := report.FORMATS[form](outcome):
+        print(ink.inked(text) if form == "text" and ink.is_wanted() else text)
     return _status(outcome, CLEAN if choices.exit_zero or not outcome.findings else FINDINGS)
 
 

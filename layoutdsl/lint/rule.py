@@ -70,6 +70,11 @@ class Rule:
         return getattr(self._file, "ALSO", ())
 
     @property
+    def explains(self) -> tuple[str, ...]:
+        """Codes of what the proofs find for the same cause, which stay silent where this is reported."""
+        return getattr(self._file, "EXPLAINS", ())
+
+    @property
     def doc(self) -> str:
         """The page, in Markdown."""
         return cleandoc(self._file.__doc__ or "")

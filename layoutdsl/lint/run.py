@@ -12,7 +12,7 @@ from pathlib import Path
 
 from layoutdsl import library
 from layoutdsl.errors import Diagnostic, LayoutError, Span
-from layoutdsl.lint.rule import Found, Rule, rules
+from layoutdsl.lint.rule import Found, Rule, rule_of, rules
 from layoutdsl.lint.select import EVERY, Selection
 from layoutdsl.lint.subject import Subject
 from layoutdsl.lint.suppress import Suppression, applied, suppressions
@@ -105,8 +105,9 @@ def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
     wanted = [finding for finding in one.findings if selection.has(finding.code)]
     if one.refusals:
         return sorted(dict.fromkeys((*one.refusals, *wanted)), key=_place)
-    shown = applied(one.suppressions, wanted, selection)
-    return sorted((finding for finding in shown if selection.has(finding.code)), key=_place)
+    shown = [finding for finding in applied(one.suppressions, wanted, selection) if selection.has(finding.code)]
+    explained = {code for finding in shown if (rule := rule_of(finding.code)) for code in rule.explains}
+    return sorted((finding for finding in shown if finding.code not in explained), key=_place)
 
 
 def _expanded(root: Path) -> Iterator[Path]:

@@ -185,12 +185,14 @@ def sizes_of(module: Module, entry: Mapping[str, Any], given: Sizes) -> dict[str
 def _sheets(side: Side, matrix: Matrix, group: int | None, ranks: tuple[Matrix, ...], alone: bool) -> Iterator[Sheet]:
     scope = side.scope(matrix, group)
     found = tensors(side, matrix, group)
-    kept = [tensor for tensor in side.format.tensors.values() if tensor.when is None or tensor.when.evaluate(scope)]
+    kept = [one for one in side.format.tensors.items() if one[1].when is None or one[1].when.evaluate(scope)]
     grouping = next(((one.k[0].offset, one.k_unit) for one in found if one.role == "scale" and one.k_unit), None)
     warps = isinstance(side.format, Kernel)
     each = len(found) // len(kept)  # parts apart are tensors of their own
     for at, stored in enumerate(found):
-        fields = _fields(kept[at // each], scope)
+        key, tensor = kept[at // each]
+        case = next((case for case, one in enumerate(tensor.cases) if one.when.evaluate(scope)), None)
+        fields = _fields(tensor, case)
         assert fields.order is not None
         yield Sheet(
             stored.name.removeprefix(f"{matrix.name}.") if alone else stored.name,
@@ -201,14 +203,16 @@ def _sheets(side: Side, matrix: Matrix, group: int | None, ranks: tuple[Matrix, 
             ranks,
             grouping,
             warps and stored.role == "codes",
+            key,
+            case,
         )
 
 
-def _fields(tensor: Tensor, scope: Mapping[str, Any]) -> Fields:
+def _fields(tensor: Tensor, at: int | None) -> Fields:
     """Split and order of a tensor, from the case that holds."""
-    case = next((case for case in tensor.cases if case.when.evaluate(scope)), None)
-    if case is None:
+    if at is None:
         return tensor
+    case = tensor.cases[at]
     return tensor.model_copy(update={"split": case.split or tensor.split, "order": case.order or tensor.order})
 
 

@@ -62,6 +62,7 @@ class Sheet:
     """A stored tensor of one matrix, its digits in their order, and which rank holds what of it.
 
     `ranks` is empty where the tensor is one rank's own; `group` is (place of input 0 in its group, inputs of a group).
+    `key` names the tensor in its spec, `case` is the place of the case of it that holds.
     """
 
     name: str
@@ -72,6 +73,8 @@ class Sheet:
     ranks: tuple[Matrix, ...]
     group: tuple[int, int] | None
     warps: bool
+    key: str
+    case: int | None
 
     @property
     def role(self) -> str:

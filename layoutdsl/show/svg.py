@@ -73,8 +73,15 @@ HATCH = (
 )
 
 
-def document(title: str, description: str, width: float, height: float, body: Iterable[str]) -> str:
-    """A whole file."""
+ARROWS = (
+    f".arrow{{fill:none;stroke-width:1.5;stroke:{COLOURS['mark'][0]};stroke:var(--mark)}}\n"
+    f".point{{stroke:none;fill:{COLOURS['mark'][0]};fill:var(--mark)}}"
+)
+"""The rules that arrows need."""
+
+
+def document(title: str, description: str, width: float, height: float, body: Iterable[str], rules: str = "") -> str:
+    """A whole file. `rules` are added to the style sheet."""
     w, h = round(width), round(height)
     return "\n".join(
         [
@@ -82,7 +89,7 @@ def document(title: str, description: str, width: float, height: float, body: It
             ' aria-labelledby="title desc">',
             f'<title id="title">{escape(title)}</title>',
             f'<desc id="desc">{escape(description)}</desc>',
-            f"<style>\n{_style()}\n</style>",
+            f"<style>\n{_style()}\n{rules}</style>",
             HATCH,
             f'<rect class="page" width="{w}" height="{h}" rx="8"/>',
             *body,
@@ -106,6 +113,14 @@ def rect(x: float, y: float, width: float, height: float, kind: str = "", radius
 def line(x: float, y: float, to_x: float, to_y: float, kind: str = "") -> str:
     named = f" class={quoteattr(kind)}" if kind else ""
     return f'<path{named} d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>'
+
+
+def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
+    """A curve from left to right with a head at its end."""
+    bend = (to_x - x) / 2
+    curve = f"M{x:g} {y:g}C{x + bend:g} {y:g} {to_x - bend:g} {to_y:g} {to_x - 5:g} {to_y:g}"
+    head = f"M{to_x:g} {to_y:g}l-7 -3.5v7z"
+    return f'<path class="arrow" d="{curve}"/><path class="point" d="{head}"/>'
 
 
 def cell(kind: str, hover: str, x: float, y: float, width: float, height: float, *said: str) -> str:

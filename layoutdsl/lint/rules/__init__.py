@@ -6,5 +6,6 @@ has one of two functions, or none where the reader, the schema or the proofs fin
     check(subject: Subject) -> Iterator[Found]    looks at a valid spec, its text and its layouts
     check_tree(tree: Tree) -> Iterator[Found]     needs no more than the text, so it runs on invalid specs too
 
-Where others raise a code under further names, `ALSO` lists them.
+Where others raise a code under further names, `ALSO` lists them. `EXPLAINS` lists codes of the proofs' findings that
+have the same cause, and stay silent where the rule is reported.
 """

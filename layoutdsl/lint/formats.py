@@ -1,0 +1,192 @@
+"""What rules ask of a format: what its tensors state, and which it has for each choice of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, product
+from typing import TYPE_CHECKING, NamedTuple
+
+from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
+from layoutdsl.errors import LayoutError
+from layoutdsl.grammar import Expr, GrammarError, Template
+from layoutdsl.model import Format, Kernel, Param, ParamValue, Tensor
+from layoutdsl.resolve import bind
+from layoutdsl.source import Route
+
+if TYPE_CHECKING:
+    from layoutdsl.lint.subject import Try
+
+EXTENTS = ("n", "k", "group", "groups")
+"""Names that an expression knows of the very matrix it is evaluated for."""
+
+_MOST_CHOICES = 512
+_USUAL_GROUPS = (-1, 32, 128)
+
+
+class Stated(NamedTuple):
+    """A tensor as it is stated, or with one of its cases laid over (`case`: which)."""
+
+    key: str
+    case: int | None
+    tensor: Tensor
+    restated: frozenset[str]
+
+    def path(self, field: str) -> Route:
+        """Where the field stands that counts here."""
+        inside = ("cases", self.case) if self.case is not None and field in self.restated else ()
+        return ("tensors", self.key, *inside, field)
+
+
+def laid_over(key: str, tensor: Tensor, case: int | None) -> Stated:
+    """A tensor with one of its cases."""
+    if case is None:
+        return Stated(key, None, tensor, frozenset())
+    changes = {name: value for name, value in tensor.cases[case] if name != "when" and value is not None}
+    return Stated(key, case, tensor.model_copy(update=changes), frozenset(changes))
+
+
+def stated(spec: Format, *fields: str) -> Iterator[Stated]:
+    """Every tensor, and with each of its cases that states one of the fields anew."""
+    for key, tensor in spec.tensors.items():
+        yield laid_over(key, tensor, None)
+        for at in range(len(tensor.cases)):
+            one = laid_over(key, tensor, at)
+            if one.restated & set(fields):
+                yield one
+
+
+def held(spec: Format, scope: Mapping[str, ParamValue]) -> Iterator[Stated]:
+    """The tensors that a format has with these values, each with the case that counts."""
+    for key, tensor in spec.tensors.items():
+        if tensor.when is None or holds(tensor.when, scope):
+            yield laid_over(key, tensor, next((at for at, c in enumerate(tensor.cases) if holds(c.when, scope)), None))
+
+
+def by_role(spec: Format, scope: Mapping[str, ParamValue]) -> dict[str, Stated]:
+    """The same by their roles."""
+    return {one.tensor.role: one for one in held(spec, scope)}
+
+
+def number(expr: Expr | None, scope: Mapping[str, ParamValue]) -> int | None:
+    """The value of an expression where it has one that is a number."""
+    if expr is None:
+        return None
+    try:
+        value = expr.evaluate(scope)
+    except GrammarError:
+        return None
+    return value if isinstance(value, int) else None
+
+
+def holds(condition: Expr, scope: Mapping[str, ParamValue]) -> bool:
+    return bool(number(condition, scope))
+
+
+def code_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> Code | None:
+    """The element code of a tensor, where its name is one."""
+    dtype = dtype_of(tensor, scope)
+    try:
+        name = tensor.code.fill(scope) if tensor.code is not None else CODE_OF_DTYPE.get(dtype or "")
+        return code_named(name) if name is not None else None
+    except (GrammarError, LayoutError):
+        return None
+
+
+def dtype_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> str | None:
+    """The storage type that is written, where its name is one."""
+    first = tensor.dtype[0] if isinstance(tensor.dtype, tuple) else tensor.dtype
+    try:
+        name = first.fill(scope)
+    except GrammarError:
+        return None
+    return name if name in DTYPE_BITS else None
+
+
+def digits(tensor: Tensor, axis: str) -> tuple[tuple[str, Expr | None], ...]:
+    """Name and size of an axis' digits, most significant first; the first has no size."""
+    split = next((split for split in tensor.split or () if split.axis == axis), None)
+    return tuple((digit.name, digit.size) for digit in split.digits) if split is not None else ((axis, None),)
+
+
+def weights(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue]) -> dict[str, int] | None:
+    """Digit -> how many neighbours of the axis it counts as one; None where a size has no positive value here."""
+    found: dict[str, int] = {}
+    weight = 1
+    for name, size in reversed(digits(tensor, axis)):
+        found[name] = weight
+        extent = number(size, scope) if size is not None else 1
+        if not extent or extent < 0:
+            return None
+        weight *= extent
+    return found
+
+
+# --- names and choices ------------------------------------------------------------------------------------------------
+
+
+def conditions(spec: Format) -> Iterator[Expr]:
+    """Every condition under which a tensor or a case counts."""
+    for tensor in spec.tensors.values():
+        if tensor.when is not None:
+            yield tensor.when
+        yield from (case.when for case in tensor.cases)
+
+
+def expressions(spec: Format) -> Iterator[Expr | Template]:
+    """Everything in a format's tensors that may use a parameter."""
+    yield from conditions(spec)
+    for tensor in spec.tensors.values():
+        for fields in (tensor, *tensor.cases):
+            dtypes = fields.dtype if isinstance(fields.dtype, tuple) else (fields.dtype,)
+            for one in (*dtypes, fields.code, fields.scaled, fields.plus, *(fields.shape or ())):
+                if one is not None:
+                    yield one
+            for axis in fields.split or ():
+                yield from (digit.size for digit in axis.digits if digit.size is not None)
+
+
+def names(found: Iterable[Expr | Template]) -> set[str]:
+    return {name for one in found for name, _, _ in one.names()}
+
+
+def choices(spec: Format, asked: Iterable[str] = ()) -> Iterator[dict[str, ParamValue]]:
+    """Scopes that differ in every parameter that a condition names, in those `asked` for, and in the extents named."""
+    wanted = names(conditions(spec)) | set(asked)
+    known = {**spec.params, "parts": Param(values=spec.parts.stored)}
+    free = {name: _values(param) for name, param in known.items() if name in wanted and name != "group"}
+    usual = {**bind(spec, {})}
+    for values in islice(product(*free.values()), _MOST_CHOICES):
+        for extents in matrices(spec) if wanted & set(EXTENTS) else matrices(spec)[:1]:
+            yield {**usual, **dict(zip(free, values)), **extents}
+
+
+def matrices(spec: Format) -> list[dict[str, int]]:
+    """n, k, group and groups of matrices that tell conditions apart: one group and several, n and k near and far."""
+    groups = spec.accepts.groups if isinstance(spec, Kernel) else _groups(spec)
+    return [
+        {"n": n, "k": k, "group": max(group, 0), "groups": -(-k // group) if group > 0 else 1}
+        for group in groups
+        for k in sorted({group if group > 0 else 128, max(2 * group, 256), 1 << 16})
+        for n in (128, 256, 1 << 16)
+    ]
+
+
+def scope_of(entry: Try) -> dict[str, ParamValue]:
+    """What an expression knows at a size to try of a format."""
+    n, k = (int(entry.sizes[axis]) for axis in ("n", "k"))  # pyright: ignore[reportArgumentType]
+    group = int(entry.params.get("group", -1))
+    return {**entry.params, "n": n, "k": k, "group": max(group, 0), "groups": -(-k // group) if group > 0 else 1}
+
+
+def _groups(spec: Format) -> tuple[int, ...]:
+    param = spec.params.get("group")
+    stated = [value for value in (param.values if param is not None else ()) if isinstance(value, int)]
+    return tuple(stated) or _USUAL_GROUPS
+
+
+def _values(param: Param) -> tuple[ParamValue, ...]:
+    if param.values:
+        return param.values
+    if param.type == "bool":
+        return (False, True)
+    return (param.default,) if param.default is not None else ({"int": 128}.get(param.type, ""),)

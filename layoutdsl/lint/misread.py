@@ -1,0 +1,138 @@
+"""Scales in the wrong order, and what a kernel would take them for.
+
+A kernel reads scales of several groups in one order and scales of one group in another. Where a condition picks the
+order by something else, some matrix gets the wrong one; laid out both ways, each of its scales stands where another is
+read.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from layoutdsl.errors import LayoutError
+from layoutdsl.grammar import Expr
+from layoutdsl.lint.formats import Stated, choices, holds
+from layoutdsl.model import Kernel, ParamValue
+from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
+
+_GATE_AND_UP = ("gate", "up")
+_INTERMEDIATE, _HIDDEN = (128, 64, 256), (2048, 128, 256)
+_SHOWN = (3, 17)
+"""The group and the output that a message shows, or the next ones that are misread."""
+
+
+class Misread(NamedTuple):
+    """A matrix whose scales get the wrong order; the condition that is `due`; a scale, what it is read as; how many."""
+
+    matrix: str
+    has_several: bool
+    due: str
+    stands: str
+    read: str
+    count: int
+    total: int
+
+
+def misread(kernel: Kernel, one: Stated) -> Misread | None:
+    """The first matrix of an expert that gets the wrong order by the condition of a tensor's case, if any does.
+
+    A kernel sees how many rows there are, and knows its group where there are several. Where the condition says both of
+    matrices that are alike in that, it depends on something else; which of the two is due, most matrices say.
+    """
+    assert one.case is not None
+    condition = one.tensor.cases[one.case].when
+    for fixed in choices(kernel, ("dtype",)):
+        tried = [(matrix, group, _asked(kernel, fixed, matrix, group)) for matrix, group in _matrices(kernel)]
+        taken = [holds(condition, scope) for _, _, scope in tried]
+        several = [scope["groups"] != 1 for _, _, scope in tried]
+        seen = [scope["group"] if more else 1 for more, (_, _, scope) in zip(several, tried)]
+        if len({*zip(seen, several, taken)}) == len({*zip(seen, several)}):
+            continue
+        for_several = 2 * sum(map(operator.eq, taken, several)) >= len(tried)
+        for (matrix, group, scope), has, more in zip(tried, taken, several):
+            if has != (more == for_several) and (wrong := _laid_out(kernel, one, scope, matrix, group)) is not None:
+                return wrong
+    return None
+
+
+def _matrices(kernel: Kernel) -> Iterator[tuple[Matrix, int]]:
+    """w13 and w2 of experts of several sizes, with each group that the kernel takes."""
+    parts = _GATE_AND_UP if any({*_GATE_AND_UP} <= {*order} for order in kernel.parts.orders) else ()
+    for group in sorted(kernel.accepts.groups, reverse=True):
+        for i in _INTERMEDIATE:
+            for h in _HIDDEN:
+                inside, outside = Stretch("i", i, 0, i, i), Stretch("h", h, 0, h, h)
+                halves = (inside,) * max(len(parts), 1)
+                yield Matrix("w13", parts, halves, outside, "part", i * len(halves), None, True), max(group, 0)
+                yield Matrix("w2", (), (outside,), inside, "part", h, None, True), max(group, 0)
+
+
+def _asked(kernel: Kernel, fixed: Mapping[str, ParamValue], matrix: Matrix, group: int) -> dict[str, ParamValue]:
+    own = {name: value for name, value in fixed.items() if name in kernel.params or name == "parts"}
+    return {**own, **Side(kernel, {**bind(kernel, {}), **own}, "padded").scope(matrix, group)}
+
+
+def _laid_out(
+    kernel: Kernel, one: Stated, scope: Mapping[str, ParamValue], matrix: Matrix, group: int
+) -> Misread | None:
+    params = {**bind(kernel, {}), **{name: value for name, value in scope.items() if name in kernel.params}}
+    try:
+        stands, reads = (
+            next(t for t in tensors(Side(which, params, "padded"), matrix, group) if t.role == one.tensor.role)
+            for which in (kernel, _mended(kernel, one, scope))
+        )
+    except (LayoutError, StopIteration):
+        return None
+    groups, rows = int(scope["groups"]), group or matrix.k.padded
+    found = {_address(reads, part, x, at * rows): (part, x, at) for part, x, at in _scales(matrix, groups)}
+    moved = {
+        here: found[at]
+        for here in _scales(matrix, groups)
+        if (at := _address(stands, here[0], here[1], here[2] * rows)) in found and found[at] != here
+    }
+    if not moved:
+        return None
+    wanted = (0, _SHOWN[1], min(_SHOWN[0], groups - 1))
+    first = wanted if wanted in moved else next(iter(moved))
+    total = groups * sum(stretch.length for stretch in matrix.n)
+    kept = f"{matrix.n[0].length} outputs" if not matrix.parts else f"2 x {matrix.n[0].length} outputs"
+    sizes = f"{kept} and {matrix.k.length} inputs"
+    has = f"{groups} groups of {group}" if groups > 1 else "one group"
+    due = "groups > 1" if (groups > 1) != holds(one.tensor.cases[one.case or 0].when, scope) else "groups == 1"
+    return Misread(
+        f"`{matrix.name}` of {sizes} has {has}",
+        groups > 1,
+        due,
+        _named(matrix, first),
+        _named(matrix, moved[first]),
+        len(moved),
+        total,
+    )
+
+
+def _mended(kernel: Kernel, one: Stated, scope: Mapping[str, ParamValue]) -> Kernel:
+    """The kernel with the case taken where it is not, and not taken where it is."""
+    tensor = kernel.tensors[one.key]
+    flipped = Expr("int", (int(not holds(tensor.cases[one.case or 0].when, scope)),), 0, 0)
+    cases = tuple(c.model_copy(update={"when": flipped}) if at == one.case else c for at, c in enumerate(tensor.cases))
+    return kernel.model_copy(
+        update={"tensors": {**kernel.tensors, one.key: tensor.model_copy(update={"cases": cases})}}
+    )
+
+
+def _scales(matrix: Matrix, groups: int) -> Iterator[tuple[int, int, int]]:
+    """(part, output, group) of every scale."""
+    for part, stretch in enumerate(matrix.n):
+        yield from ((part, x, at) for x in range(stretch.length) for at in range(groups))
+
+
+def _address(stored: Stored, part: int, x: int, k: int) -> int:
+    n_view, k_view = stored.view(part)
+    return n_view.at(x) + k_view.at(k)
+
+
+def _named(matrix: Matrix, scale: tuple[int, int, int]) -> str:
+    part, x, at = scale
+    return f"group {at}, output {x}" + (f" of `{matrix.parts[part]}`" if matrix.parts else "")

@@ -1,0 +1,43 @@
+"""A spec says the same as another one under another name.
+
+## Why is this bad
+
+Plans remember a spec by its name and text, so that two of the same layout give two plans, two caches and two kernels,
+and a correction of one leaves the other wrong. A checkpoint's format that differs in its config alone belongs into the
+`detect` of the first; another build of a kernel names it as its `base`.
+
+## Example
+
+    checkpoint: gptq_too     # tensors, value and parts as in gptq
+
+## Use instead
+
+    checkpoint: gptq
+    detect: [{quant_method: gptq}, {quant_method: gptq_too}]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from layoutdsl.library import kind_of
+from layoutdsl.lint.others import differing, others, plain
+from layoutdsl.lint.rule import Found
+from layoutdsl.lint.subject import Subject
+
+_OF_A_FORMAT = ("params", "parts", "tensors", "value", "accepts")
+_OF_A_MODULE = (
+    "params", "axes", "default", "experts", "ranks", "serves", "visible", "matrices", "activation", "tight",
+)  # fmt: skip
+
+
+def check(subject: Subject) -> Iterator[Found]:
+    kind, own = kind_of(subject.spec), plain(subject.tree.data)
+    for name, other in others(subject):
+        if not differing(own, other, _OF_A_MODULE if kind == "module" else _OF_A_FORMAT):
+            yield Found(
+                f"`{subject.spec.name}` says the same as the {kind} `{name}`",
+                (kind,),
+                help=f"use `{name}`, or state what differs",
+            )
+            return
