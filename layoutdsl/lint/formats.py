@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXTENTS = ("n", "k", "group", "groups")
 """Names that an expression knows of the very matrix it is evaluated for."""
 
+_OF_A_WEIGHT = ("codes", "zero_point", "scale", "global_scale")
 _MOST_CHOICES = 512
 _USUAL_GROUPS = (-1, 32, 128)
 
@@ -57,9 +58,31 @@ def stated(spec: Format, *fields: str) -> Iterator[Stated]:
 
 def held(spec: Format, scope: Mapping[str, ParamValue]) -> Iterator[Stated]:
     """The tensors that a format has with these values, each with the case that counts."""
+    for key, case in _chosen(spec, scope):
+        yield laid_over(key, spec.tensors[key], case)
+
+
+def settings(spec: Format) -> tuple[tuple[dict[str, ParamValue], dict[str, Stated]], ...]:
+    """Scopes that give other tensors, cases, codes or sizes of what weights are made of, and these by their roles."""
+    spec = spec.model_copy(update={"tensors": {k: t for k, t in spec.tensors.items() if t.role in _OF_A_WEIGHT}})
+    named = sorted(names(expressions(spec)) & {*spec.params})
+    found: dict[object, tuple[dict[str, ParamValue], dict[str, Stated]]] = {}
+    known: dict[tuple[str, int | None], Stated] = {}
+    for scope in choices(spec, {*named, *names(conditions(spec))}):
+        chosen = tuple(_chosen(spec, scope))
+        key = chosen, tuple(scope[name] for name in named)
+        if key not in found:
+            for one in chosen:
+                known.setdefault(one, laid_over(one[0], spec.tensors[one[0]], one[1]))
+            found[key] = scope, {known[one].tensor.role: known[one] for one in chosen}
+    return tuple(found.values())
+
+
+def _chosen(spec: Format, scope: Mapping[str, ParamValue]) -> Iterator[tuple[str, int | None]]:
+    """The tensors that a format has with these values, and which case of each counts."""
     for key, tensor in spec.tensors.items():
         if tensor.when is None or holds(tensor.when, scope):
-            yield laid_over(key, tensor, next((at for at, c in enumerate(tensor.cases) if holds(c.when, scope)), None))
+            yield key, next((at for at, case in enumerate(tensor.cases) if holds(case.when, scope)), None)
 
 
 def by_role(spec: Format, scope: Mapping[str, ParamValue]) -> dict[str, Stated]:
@@ -127,9 +150,14 @@ def weights(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue]) -> dict[
 def conditions(spec: Format) -> Iterator[Expr]:
     """Every condition under which a tensor or a case counts."""
     for tensor in spec.tensors.values():
-        if tensor.when is not None:
-            yield tensor.when
-        yield from (case.when for case in tensor.cases)
+        yield from conditions_of(tensor)
+
+
+def conditions_of(tensor: Tensor) -> Iterator[Expr]:
+    """The same of one tensor."""
+    if tensor.when is not None:
+        yield tensor.when
+    yield from (case.when for case in tensor.cases)
 
 
 def expressions(spec: Format) -> Iterator[Expr | Template]:
@@ -149,9 +177,9 @@ def names(found: Iterable[Expr | Template]) -> set[str]:
     return {name for one in found for name, _, _ in one.names()}
 
 
-def choices(spec: Format, asked: Iterable[str] = ()) -> Iterator[dict[str, ParamValue]]:
-    """Scopes that differ in every parameter that a condition names, in those `asked` for, and in the extents named."""
-    wanted = names(conditions(spec)) | set(asked)
+def choices(spec: Format, asked: Iterable[str] | None = None) -> Iterator[dict[str, ParamValue]]:
+    """Scopes that differ in the parameters and extents `asked` for: those that some condition names, if nothing is."""
+    wanted = {*asked} if asked is not None else names(conditions(spec))
     known = {**spec.params, "parts": Param(values=spec.parts.stored)}
     free = {name: _values(param) for name, param in known.items() if name in wanted and name != "group"}
     usual = {**bind(spec, {})}

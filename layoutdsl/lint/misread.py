@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.grammar import Expr
-from layoutdsl.lint.formats import Stated, choices, holds
+from layoutdsl.lint.formats import EXTENTS, Stated, choices, holds
 from layoutdsl.model import Kernel, ParamValue
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
 
 _GATE_AND_UP = ("gate", "up")
 _INTERMEDIATE, _HIDDEN = (128, 64, 256), (2048, 128, 256)
+_SEVERAL = (2, 3, 16, 1024)
 _SHOWN = (3, 17)
 """The group and the output that a message shows, or the next ones that are misread."""
 
@@ -43,7 +44,11 @@ def misread(kernel: Kernel, one: Stated) -> Misread | None:
     """
     assert one.case is not None
     condition = one.tensor.cases[one.case].when
-    for fixed in choices(kernel, ("dtype",)):
+    asked = {name for name, _, _ in condition.names()} & {*EXTENTS}
+    named = [name for name in (*kernel.params, "parts") if name != "group"]
+    for fixed in {tuple(scope[name] for name in named): scope for scope in choices(kernel)}.values() if asked else ():
+        if asked == {"groups"} and len({holds(condition, {**fixed, "groups": count}) for count in _SEVERAL}) == 1:
+            continue
         tried = [(matrix, group, _asked(kernel, fixed, matrix, group)) for matrix, group in _matrices(kernel)]
         taken = [holds(condition, scope) for _, _, scope in tried]
         several = [scope["groups"] != 1 for _, _, scope in tried]

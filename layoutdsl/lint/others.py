@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.library import files, kind_of, read_tree
 from layoutdsl.lint.subject import Subject
+from layoutdsl.source import Tree
 
 Text = Mapping[str, Any]
 
@@ -16,15 +18,29 @@ Text = Mapping[str, Any]
 def others(subject: Subject) -> Iterator[tuple[str, Text]]:
     """Name and text of every other spec of this kind, shipped or in the folders of specs, without documentation."""
     kind, own = kind_of(subject.spec), Path(subject.tree.file).resolve()
-    for path in files(subject.specs):
-        if path.resolve() == own:
-            continue
+    for path in _paths(subject.specs):
         try:
-            text = read_tree(path, specs=subject.specs).data
+            tree = read_tree(path, specs=subject.specs)
         except LayoutError:
             continue  # a finding of its own
-        if isinstance(text, dict) and kind in text and text[kind] != subject.spec.name:
-            yield str(text[kind]), plain(text)
+        text = tree.data
+        if isinstance(text, dict) and kind in text and text[kind] != subject.spec.name and path != own:
+            yield str(text[kind]), _plain_of(tree)
+
+
+@lru_cache(maxsize=8)
+def _paths(specs: tuple[str, ...]) -> tuple[Path, ...]:
+    """The files are listed once: a new one is found by its own linting."""
+    return tuple(path.resolve() for path in files(specs))
+
+
+_PLAIN: dict[str, Text] = {}
+
+
+def _plain_of(tree: Tree) -> Text:
+    if tree.digest not in _PLAIN:
+        _PLAIN[tree.digest] = plain(tree.data)
+    return _PLAIN[tree.digest]
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from layoutdsl import resolve
 from layoutdsl.errors import LayoutError
+from layoutdsl.lint.formats import Stated, settings
 from layoutdsl.model import Format, Module, ParamValue, Spec
 from layoutdsl.resolve import Matrix, Ranks, Scope, Side, Stored, Stretch
 from layoutdsl.source import Tree
@@ -45,6 +46,11 @@ class Subject:
     def tries(self) -> tuple[Try, ...]:
         """The entries of `try` that resolve; what is wrong with the others, the proofs say."""
         return tuple(self._tries())
+
+    @cached_property
+    def settings(self) -> tuple[tuple[dict[str, ParamValue], dict[str, Stated]], ...]:
+        """Parameters that make a difference, and a format's tensors by their roles then; a module has none."""
+        return settings(self.spec) if isinstance(self.spec, Format) else ()
 
     def _tries(self) -> Iterator[Try]:
         for at, entry in enumerate(self.spec.try_):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import by_role, choices, code_of
+from layoutdsl.lint.formats import code_of
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Kernel
@@ -30,15 +30,14 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(subject.spec, Kernel):
         return
     seen: set[str] = set()
-    for scope in choices(subject.spec):
-        for role in ("codes", "bias"):
-            one = by_role(subject.spec, scope).get(role)
-            code = code_of(one.tensor, scope) if one is not None else None
-            if one is None or code is None or code.kind != "power" or code.name in seen or code.decode(0) == 0:
-                continue
-            seen.add(code.name)
-            yield Found(
-                f"`{one.key}` is padded with code 0, and {code.name} is worth {code.decode(0):.3g} there, not 0",
-                one.path("code" if one.tensor.code is not None else "dtype"),
-                help="use a code that holds zero",
-            )
+    for scope, roles in subject.settings:
+        one = roles.get("codes")
+        code = code_of(one.tensor, scope) if one is not None else None
+        if one is None or code is None or code.kind != "power" or code.name in seen or code.decode(0) == 0:
+            continue
+        seen.add(code.name)
+        yield Found(
+            f"`{one.key}` is padded with code 0, and {code.name} is worth {code.decode(0):.3g} there, not 0",
+            one.path("code" if one.tensor.code is not None else "dtype"),
+            help="use a code that holds zero",
+        )

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import by_role, choices, number, weights
 from layoutdsl.lint.formats import digits as digits_of
+from layoutdsl.lint.formats import number, weights
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Format, Kernel
@@ -32,8 +32,8 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(spec, Format):
         return
     seen: set[object] = set()
-    for scope in choices(spec, ("bits",)):
-        one = by_role(spec, scope).get("codes")
+    for scope, roles in subject.settings:
+        one = roles.get("codes")
         of = weights(one.tensor, "k", scope) if one is not None else None
         if one is None or of is None:
             continue

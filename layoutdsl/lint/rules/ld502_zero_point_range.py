@@ -20,19 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import by_role, choices, code_of
+from layoutdsl.lint.formats import code_of
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-from layoutdsl.model import Format
 from layoutdsl.source import Route
 
 
 def check(subject: Subject) -> Iterator[Found]:
-    if not isinstance(subject.spec, Format):
-        return
     seen: set[Route] = set()
-    for scope in choices(subject.spec, ("bits",)):
-        roles = by_role(subject.spec, scope)
+    for scope, roles in subject.settings:
         if "codes" not in roles or "zero_point" not in roles:
             continue
         codes, zero = (code_of(roles[role].tensor, scope) for role in ("codes", "zero_point"))

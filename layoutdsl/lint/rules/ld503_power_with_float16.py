@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import by_role, choices, code_of
+from layoutdsl.lint.formats import code_of
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Kernel
@@ -31,10 +31,10 @@ def check(subject: Subject) -> Iterator[Found]:
     values = spec.params["dtype"].values if isinstance(spec, Kernel) and "dtype" in spec.params else ()
     if not isinstance(spec, Kernel) or "float16" not in values:
         return
-    for scope in choices(spec, ("dtype",)):
-        scale = by_role(spec, scope).get("scale")
+    for scope, roles in subject.settings:
+        scale = roles.get("scale")
         code = code_of(scale.tensor, scope) if scale is not None else None
-        if scope["dtype"] == "float16" and scale is not None and code is not None and code.kind == "power":
+        if scale is not None and code is not None and code.kind == "power":
             yield Found(
                 f"`dtype` may be float16, which holds 2^-24 to 2^15, while `{scale.key}` holds {code.name}, "
                 "2^-127 to 2^127",

@@ -20,19 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import by_role, choices, code_of
+from layoutdsl.lint.formats import code_of
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-from layoutdsl.model import Format
 from layoutdsl.source import Route
 
 
 def check(subject: Subject) -> Iterator[Found]:
-    if not isinstance(subject.spec, Format):
-        return
     seen: set[Route] = set()
-    for scope in choices(subject.spec):
-        roles = by_role(subject.spec, scope)
+    for scope, roles in subject.settings:
         codes = roles.get("codes")
         code = code_of(codes.tensor, scope) if codes is not None else None
         if codes is None or code is None or not code.needs_zero_point or "zero_point" in roles:

@@ -22,10 +22,9 @@ from collections.abc import Iterator
 from math import ldexp
 
 from layoutdsl.codes import Code, Unrepresentable
-from layoutdsl.lint.formats import choices, code_of, held, names, number
+from layoutdsl.lint.formats import code_of, number
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-from layoutdsl.model import Format
 from layoutdsl.source import Route
 
 _HELD_WITHIN = 1000
@@ -35,15 +34,9 @@ EXPLAINS = ("LP200",)
 
 
 def check(subject: Subject) -> Iterator[Found]:
-    spec = subject.spec
-    if not isinstance(spec, Format):
-        return
     seen: set[Route] = set()
-    scaled = [
-        one.scaled for tensor in spec.tensors.values() for one in (tensor, *tensor.cases) if one.scaled is not None
-    ]
-    for scope in choices(spec, {"dtype", *names(scaled)}) if scaled else ():
-        for one in held(spec, scope):
+    for scope, roles in subject.settings:
+        for one in roles.values():
             power, code = number(one.tensor.scaled, scope), code_of(one.tensor, scope)
             path = one.path("scaled")
             if power and code is not None and path not in seen and (said := _beyond(code, power)):

@@ -19,19 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import choices, code_of, held
+from layoutdsl.lint.formats import code_of
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-from layoutdsl.model import Format
 from layoutdsl.source import Route
 
 
 def check(subject: Subject) -> Iterator[Found]:
-    if not isinstance(subject.spec, Format):
-        return
     seen: set[Route] = set()
-    for scope in choices(subject.spec, ("bits",)):
-        for one in held(subject.spec, scope):
+    for scope, roles in subject.settings:
+        for one in roles.values():
             code = code_of(one.tensor, scope)
             path = one.path("code")
             if code is None or code.kind != "integer" or not code.bias or path in seen:
