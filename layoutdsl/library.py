@@ -12,20 +12,12 @@ from typing import Any
 
 from layoutdsl import checks, source
 from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.folders import shipped
 from layoutdsl.model import INHERITED, KINDS, Spec
 from layoutdsl.source import Tree
 
 Stamp = tuple[str, int, int]
 """A file, when it was changed, and its bytes."""
-
-_PACKAGE = Path(__file__).resolve().parent
-
-
-@lru_cache(maxsize=1)
-def shipped() -> Path:
-    """The folder of the shipped specs: inside the wheel, or beside the package in a checkout."""
-    inside = _PACKAGE / "specs"
-    return inside if inside.is_dir() else _PACKAGE.parent / "specs"
 
 
 def files(folders: tuple[str, ...] = ()) -> Iterator[Path]:

@@ -21,6 +21,7 @@ PACKAGE = ROOT / "layoutdsl"
 # may import each other; of several lines that fit, the longest counts.
 LAYERS = (
     "flags",
+    "folders",
     "errors",
     "settings",
     "files",

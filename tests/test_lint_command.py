@@ -359,7 +359,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise IndexError("list index\nout of range")
 
     one = SimpleNamespace(code="LD999", name="broken", also=(), check=check, check_tree=None)
-    monkeypatch.setattr("layoutdsl.lint.run.rules", lambda: (one, *rule.rules()))
+    monkeypatch.setattr("layoutdsl.lint.examine.rules", lambda: (one, *rule.rules()))
     yield
 
 

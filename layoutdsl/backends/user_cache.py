@@ -1,16 +1,14 @@
-"""The folder of the user's cache that keeps compiled kernels."""
+"""The folder that keeps compiled kernels: the user's cache, or one for this process alone."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from layoutdsl.folders import cache as folder
 
-def folder() -> Path:
-    """`layoutdsl` in XDG_CACHE_HOME, or else in ~/.cache; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "layoutdsl"
+__all__ = ["folder", "temporary"]
 
 
 def temporary() -> Path:

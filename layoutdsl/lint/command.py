@@ -32,11 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mending.add_argument("--fix", action="store_true", default=None, help="mend what there is one way to mend")
     mending.add_argument("--no-fix", action="store_false", dest="fix", help="mend nothing")
     mending.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
+    parser.add_argument("--no-cache", action="store_false", dest="cache", help=(
+        "find everything anew, and keep nothing for the next run"))
     parser.add_argument("--exit-zero", action="store_true", default=None, help="exit status 0 in spite of findings")
 
 
 def command(args: Any) -> int:
-    from layoutdsl.lint import ink, report
+    from layoutdsl.lint import ink, kept, report, shares
     from layoutdsl.lint.run import run
 
     nearest = Nearest(Choices(
@@ -44,12 +46,13 @@ def command(args: Any) -> int:
         args.output_format, args.fix, args.exit_zero,
     ))  # fmt: skip
     choices = nearest.at(Path.cwd())
-    outcome = run(args.paths, args.specs, nearest.selection)
+    examine = kept.examined if args.cache else shares.examined
+    outcome = run(args.paths, args.specs, nearest.selection, examine)
     if args.diff:
         return _diff(outcome, nearest.selection, args.specs)
     if choices.fix and (count := _fix(outcome, nearest.selection, args.specs)):
         print(f"{count} finding{'s' * (count != 1)} mended", file=sys.stderr)
-        outcome = run(args.paths, args.specs, nearest.selection)
+        outcome = run(args.paths, args.specs, nearest.selection, examine)
     form = choices.output_format or "text"
     if text := report.FORMATS[form](outcome):
         print(ink.inked(text) if form == "text" and ink.is_wanted() else text)
@@ -90,7 +93,8 @@ def _mended(
 ) -> list[tuple[Path, str, str, int]]:
     """Of each file that has something to mend: its text, its new text, and how many findings are mended."""
     from layoutdsl.lint import fix
-    from layoutdsl.lint.run import chosen, examined
+    from layoutdsl.lint.examine import examined
+    from layoutdsl.lint.run import chosen
 
     fixable = {finding.fix.span.file for finding in outcome.findings if finding.fix is not None}
     found = []

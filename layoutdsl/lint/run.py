@@ -1,59 +1,18 @@
-"""From files to findings: text, schema, what must hold inside each spec, the rules, and the proofs at sizes to try.
-
-A file that fails does not stop the others, and all findings of a file are made in one go, as far as it can be read.
-Nor does a failure of our own: it becomes a `Fault`, and what else can be said of the file is said.
-"""
+"""From files to findings, file by file; one that fails does not stop the others, nor does a failure of our own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from layoutdsl import library
-from layoutdsl.errors import Diagnostic, LayoutError, Span
-from layoutdsl.lint.rule import Found, Rule, rule_of, rules
+from layoutdsl.errors import Diagnostic
+from layoutdsl.folders import shipped
+from layoutdsl.lint.outcome import Examined, Fault, Outcome
+from layoutdsl.lint.rule import rule_of
 from layoutdsl.lint.select import EVERY, Selection
-from layoutdsl.lint.subject import Subject
-from layoutdsl.lint.suppress import Suppression, applied, suppressions
-from layoutdsl.source import Tree
+from layoutdsl.lint.suppress import applied
 
-
-@dataclass(frozen=True)
-class Fault:
-    """A failure of our own: in which file, what was at work, and what it raised."""
-
-    file: str
-    stage: str
-    error: Exception
-
-    def __str__(self) -> str:
-        what = " ".join(str(self.error).split()) or "no reason given"
-        return f"{self.file}: {self.stage} failed: {type(self.error).__name__}: {what}"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run found, in the order of the files and of their lines."""
-
-    findings: tuple[Diagnostic, ...]
-    files: tuple[Path, ...]
-    faults: tuple[Fault, ...] = ()
-
-
-@dataclass
-class Examined:
-    """All there is to say of one file by itself, whatever is selected and suppressed.
-
-    `refusals` keep the spec from being read, so they are always shown: nothing else is known of it then.
-    """
-
-    refusals: list[Diagnostic] = field(default_factory=list)
-    findings: list[Diagnostic] = field(default_factory=list)
-    suppressions: tuple[Suppression, ...] = ()
-    faults: list[Fault] = field(default_factory=list)
-    name: str | None = None
-    name_at: tuple[Span, str] | None = None
+__all__ = ["Fault", "Outcome", "chosen", "lint", "run"]
 
 
 def lint(paths: Sequence[str], specs: Sequence[str] = ()) -> tuple[list[Diagnostic], int]:
@@ -67,37 +26,37 @@ def lint(paths: Sequence[str], specs: Sequence[str] = ()) -> tuple[list[Diagnost
     return list(outcome.findings), len(outcome.files)
 
 
+def each(paths: Sequence[Path], specs: tuple[str, ...]) -> list[Examined]:
+    """All there is to say of each file by itself, one after the other."""
+    from layoutdsl.lint.examine import examined
+
+    return [examined(path, specs) for path in paths]
+
+
 def run(
-    paths: Sequence[str], specs: Sequence[str] = (), selection: Callable[[Path], Selection] = lambda _: EVERY
+    paths: Sequence[str],
+    specs: Sequence[str] = (),
+    selection: Callable[[Path], Selection] = lambda _: EVERY,
+    examine: Callable[[Sequence[Path], tuple[str, ...]], Sequence[Examined]] = each,
 ) -> Outcome:
     """As `lint`, with the findings that the selection of each file wants, and with the failures of our own."""
-    roots = [Path(path) for path in paths] or [*map(Path, specs), library.shipped()]
+    roots = [(root, list(_expanded(root))) for root in [Path(path) for path in paths] or [*map(Path, specs), shipped()]]
+    places: dict[Path, Path] = {}
+    for path in (path for _, files in roots for path in files):
+        places.setdefault(path.resolve(), path)
+    left = dict(zip(places.values(), examine(tuple(places.values()), tuple(specs))))
     found: list[Diagnostic] = []
     faults: list[Fault] = []
-    seen: dict[Path, Path] = {}
-    for root in roots:
+    for root, files in roots:
         names: dict[str, Path] = {}
-        files = list(_expanded(root))
         if not files:
             found.append(Diagnostic("LD032", "no-specs", f"`{root}` holds no spec", help="specs are `NAME.yaml` files"))
         for path in files:
-            if path.resolve() not in seen:
-                seen[path.resolve()] = path
-                one = examined(path, tuple(specs))
+            if (one := left.pop(path, None)) is not None:
                 one.findings += _twice(one, path, names)
                 found += chosen(one, selection(path))
                 faults += one.faults
-    return Outcome(tuple(found), tuple(seen.values()), tuple(faults))
-
-
-def examined(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -> Examined:
-    """All there is to say of one file, or of `text` in its place."""
-    one = Examined()
-    try:
-        _examine(one, path, specs, text)
-    except Exception as error:
-        one.faults.append(Fault(str(path), "reading it", error))
-    return one
+    return Outcome(tuple(found), tuple(places.values()), tuple(faults))
 
 
 def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
@@ -134,68 +93,3 @@ def _twice(one: Examined, path: Path, names: dict[str, Path]) -> Iterator[Diagno
             help="give each spec of a folder its own name, whatever its kind", source=(line,),
         )  # fmt: skip
     names.setdefault(one.name, path)
-
-
-def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None) -> None:
-    try:
-        tree = (
-            library.read_tree(path, specs=specs) if text is None else library.tree_of(text, str(path), specs=specs)
-        )
-    except LayoutError as error:
-        one.refusals += error.diagnostics
-        return
-    one.suppressions = suppressions(tree)
-    for rule in rules():
-        if (check_tree := rule.check_tree) is not None:
-            _ask(one, tree, rule, lambda check=check_tree: check(tree))
-    try:
-        spec = library.spec_in(tree)
-    except LayoutError as error:
-        one.refusals += error.diagnostics
-        return
-    named = tree.diagnostic("LD031", "name-twice", "", (library.kind_of(spec),))
-    one.name, one.name_at = spec.name, (named.span, named.source[0]) if named.span is not None else None
-    subject = Subject(spec, tree, specs)
-    for rule in rules():
-        if (check := rule.check) is not None:
-            _ask(one, tree, rule, lambda check=check: check(subject))
-    try:
-        one.findings += _proofs(subject)
-    except Exception as error:
-        one.faults.append(Fault(str(path), "the proof", error))
-
-
-def _ask(one: Examined, tree: Tree, rule: Rule, found: Callable[[], Iterable[Found]]) -> None:
-    """Collect what a rule finds, where it stands; what stands in the text of a base is a finding of the base."""
-    try:
-        for finding in found():
-            if tree.home(finding.path) is tree:
-                at = tree.diagnostic(
-                    rule.code, rule.name, finding.message, finding.path,
-                    help=finding.help, within=finding.within, key=finding.key,
-                )  # fmt: skip
-                one.findings.append(replace(at, fix=finding.fix))
-    except Exception as error:
-        one.faults.append(Fault(tree.file, f"the rule {rule.code}", error))
-
-
-def _proofs(subject: Subject) -> Iterator[Diagnostic]:
-    """What the proofs of a spec at its sizes to try find; the same finding only at the first size that shows it."""
-    from layoutdsl.logical import prove_spec
-
-    seen: set[tuple[str, str]] = set()
-    for at, entry in enumerate(subject.spec.try_):
-        try:
-            prove_spec(subject.spec, entry, subject.specs)
-        except LayoutError as error:
-            for finding in error.diagnostics:
-                if (finding.code, finding.message) not in seen:
-                    seen.add((finding.code, finding.message))
-                    yield _placed(finding, subject.tree, at)
-
-
-def _placed(finding: Diagnostic, tree: Tree, at: int) -> Diagnostic:
-    if finding.span is not None:
-        return finding
-    there = tree.diagnostic(finding.code, finding.name, finding.message, ("try", at))
-    return replace(there, help=finding.help)

@@ -1,0 +1,26 @@
+"""Where the shipped specs stand, and what may be kept between runs."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+@lru_cache(maxsize=1)
+def shipped() -> Path:
+    """The folder of the shipped specs: inside the wheel, or beside the package in a checkout."""
+    inside = _PACKAGE / "specs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "specs"
+
+
+def package() -> Path:
+    """The folder of layoutdsl's own code."""
+    return _PACKAGE
+
+
+def cache() -> Path:
+    """`layoutdsl` in XDG_CACHE_HOME, or else in ~/.cache; it may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "layoutdsl"

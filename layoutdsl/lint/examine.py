@@ -1,0 +1,106 @@
+"""One file: its text, schema, what must hold inside the spec, the rules, and the proofs at sizes to try.
+
+All findings are made in one go, as far as the file can be read. A failure of our own becomes a `Fault`, and what else
+can be said of the file is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from layoutdsl import library
+from layoutdsl.errors import Diagnostic, LayoutError
+from layoutdsl.lint.outcome import Examined, Fault
+from layoutdsl.lint.rule import Found, Rule, rules
+from layoutdsl.lint.subject import Subject
+from layoutdsl.lint.suppress import suppressions
+from layoutdsl.source import Tree
+
+
+def examined(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -> Examined:
+    """All there is to say of one file, or of `text` in its place."""
+    one = Examined()
+    try:
+        _examine(one, path, specs, text)
+    except Exception as error:
+        one.faults.append(Fault(str(path), "reading it", error))
+    return one
+
+
+def prepare(paths: Sequence[Path], specs: tuple[str, ...]) -> None:
+    """Import and read what every file needs, before processes share the work."""
+    import layoutdsl.logical  # noqa: F401
+
+    for rule in rules():
+        _ = rule.check
+    for path in (*paths, *library.files(specs)):
+        with suppress(LayoutError):
+            library.read_tree(path, specs=specs)
+
+
+def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None) -> None:
+    try:
+        tree = (
+            library.read_tree(path, specs=specs) if text is None else library.tree_of(text, str(path), specs=specs)
+        )
+    except LayoutError as error:
+        one.refusals += error.diagnostics
+        return
+    one.suppressions = suppressions(tree)
+    for rule in rules():
+        if (check_tree := rule.check_tree) is not None:
+            _ask(one, tree, rule, lambda check=check_tree: check(tree))
+    try:
+        spec = library.spec_in(tree)
+    except LayoutError as error:
+        one.refusals += error.diagnostics
+        return
+    named = tree.diagnostic("LD031", "name-twice", "", (library.kind_of(spec),))
+    one.name, one.name_at = spec.name, (named.span, named.source[0]) if named.span is not None else None
+    subject = Subject(spec, tree, specs)
+    for rule in rules():
+        if (check := rule.check) is not None:
+            _ask(one, tree, rule, lambda check=check: check(subject))
+    try:
+        one.findings += _proofs(subject)
+    except Exception as error:
+        one.faults.append(Fault(str(path), "the proof", error))
+
+
+def _ask(one: Examined, tree: Tree, rule: Rule, found: Callable[[], Iterable[Found]]) -> None:
+    """Collect what a rule finds, where it stands; what stands in the text of a base is a finding of the base."""
+    try:
+        for finding in found():
+            if tree.home(finding.path) is tree:
+                at = tree.diagnostic(
+                    rule.code, rule.name, finding.message, finding.path,
+                    help=finding.help, within=finding.within, key=finding.key,
+                )  # fmt: skip
+                one.findings.append(replace(at, fix=finding.fix))
+    except Exception as error:
+        one.faults.append(Fault(tree.file, f"the rule {rule.code}", error))
+
+
+def _proofs(subject: Subject) -> Iterator[Diagnostic]:
+    """What the proofs of a spec at its sizes to try find; the same finding only at the first size that shows it."""
+    from layoutdsl.logical import prove_spec
+
+    seen: set[tuple[str, str]] = set()
+    for at, entry in enumerate(subject.spec.try_):
+        try:
+            prove_spec(subject.spec, entry, subject.specs)
+        except LayoutError as error:
+            for finding in error.diagnostics:
+                if (finding.code, finding.message) not in seen:
+                    seen.add((finding.code, finding.message))
+                    yield _placed(finding, subject.tree, at)
+
+
+def _placed(finding: Diagnostic, tree: Tree, at: int) -> Diagnostic:
+    if finding.span is not None:
+        return finding
+    there = tree.diagnostic(finding.code, finding.name, finding.message, ("try", at))
+    return replace(there, help=finding.help)
