@@ -41,7 +41,7 @@ def test_a_sample_of_changes_is_told() -> None:
 TELLS = [
     ("kernel/marlin_int4_a16.yaml", "{k0 b k3}", "{b k0 k3}", "decoder"),
     ("kernel/marlin_int4_a16.yaml", "code: u4\n", "code: u4b8\n", "lint"),
-    ("kernel/marlin_int4_a16.yaml", "tiles: [{n: 64, k: 128}", "tiles: [{n: 64, k: 64}", "decoder"),
+    ("kernel/marlin_int4_a16.yaml", "tiles: [{n: 64, k: 128}", "tiles: [{n: 64, k: 64}", "lint"),
     ("checkpoint/gptq.yaml", "values: [1, 0]", "values: [0, 1]", "decoder"),
     ("checkpoint/awq.yaml", "(qweight - qzeros) * scales", "scales * (qweight - qzeros)", "same"),
     ("checkpoint/fp8.yaml", "naive-quantized", "dense", "config"),

@@ -72,7 +72,7 @@ def single(
     alone = pair is None and making.bits == 4 and isinstance(form, Single) and form.how == "write" and making.writes
     if pair is not None and isinstance(form, Single):
         form = replace(form, pair="rows" if pair.axis == down else "columns")
-    job = making.job(form, tables, down, 1 if pair is None else 2)
+    job = making.job(form, tables, down, BITS // making.source_bits if whole else 1 if pair is None else 2)
     width = SQUARE if nearest(job.columns.of) > nearest(job.rows.of) else ELEMENTS
     return replace(
         job, height=max(ELEMENTS // min(width, len(job.columns.to)), 1), width=width, orders=listed, apart=alone,
