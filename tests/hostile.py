@@ -221,6 +221,12 @@ SPECS = [
     ),
     Case(
         "spec",
+        "scales without the global scale that they need",
+        _linted(_changed("marlin_int4_a8int8", ("when: groups > 1\n", "when: groups > 4\n"))),
+        "cannot be made: the source has no global scale",
+    ),
+    Case(
+        "spec",
         "an expression 200 deep",
         _linted(_changed("moe_gated", ("tight: contract", f"tight: {'(' * 100}1{')' * 100} == contract"))),
         "nested deeper than 24",
