@@ -289,6 +289,7 @@ PLANS = [
     Case(
         "plan", "an output shape of 2^40 by 2^40", _put("outputs", 0, "shape", value=[1 << 40, 1 << 40]), "law `header`"
     ),
+    Case("plan", "an axis of no size", _put("sizes", 0, 1, value=[]), "0 were given"),
     Case("plan", "10^18 ranks", _put("ranks", "tp", value=10**18), "LP1"),
     Case(
         "plan",
