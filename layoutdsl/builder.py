@@ -152,6 +152,8 @@ class Builder:
 
     def _scale(self, pair: Pair, target: Stored, scale: Recode | None, signed: bool) -> Program:
         assert scale is not None
+        if scale.name in ("nvfp4_scale", "int16_undo") and "global_scale" not in pair.source:
+            raise _no_global(pair.source["scale"][0])
         operands = ()
         reduction = ""
         name = pair.matrix.name
@@ -496,6 +498,15 @@ def _lookup(order: Stored, group: int, views: Sequence[View], starts: Sequence[i
         group,
         views[0].chain.digits,
         tuple((v.offset - v.step * start, v.step, v.base) for v, start in zip(views, starts)),
+    )
+
+
+def _no_global(scale: Stored) -> LayoutError:
+    return LayoutError(
+        f"`{scale.name}` of {scale.code.name} is worth something only beside a global scale, which the source lacks",
+        code="LP131",
+        name="no-source",
+        help="let the tensor with `role: global_scale` be there wherever the scales have this code: check its `when`",
     )
 
 

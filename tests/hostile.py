@@ -221,6 +221,12 @@ SPECS = [
     ),
     Case(
         "spec",
+        "scales without the global scale that they need",
+        _linted(_changed("marlin_int4_a8int8", ("when: groups > 1\n", "when: groups > 4\n"))),
+        "cannot be made: the source has no global scale",
+    ),
+    Case(
+        "spec",
         "an expression 200 deep",
         _linted(_changed("moe_gated", ("tight: contract", f"tight: {'(' * 100}1{')' * 100} == contract"))),
         "nested deeper than 24",
@@ -283,6 +289,7 @@ PLANS = [
     Case(
         "plan", "an output shape of 2^40 by 2^40", _put("outputs", 0, "shape", value=[1 << 40, 1 << 40]), "law `header`"
     ),
+    Case("plan", "an axis of no size", _put("sizes", 0, 1, value=[]), "0 were given"),
     Case("plan", "10^18 ranks", _put("ranks", "tp", value=10**18), "LP1"),
     Case(
         "plan",

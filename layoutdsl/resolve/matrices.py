@@ -342,7 +342,7 @@ def _whole(axis: str, sizes: Sizes) -> int:
                 f"axis `{axis}` has one size, {len(size)} were given",
                 code="LP111",
                 name="sizes",
-                help=f"write --size {axis}={size[0]}",
+                help=f"write --size {axis}={size[0] if size else '...'}",
             )
         return size[0]
     return size
