@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from layoutdsl import library
+from layoutdsl.lint import others
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
@@ -25,12 +26,12 @@ class Workplace:
         """Inside, the copy is what is shipped."""
         shipped = library.shipped
         library.shipped = lambda: self.folder
-        library._RECENT.clear()  # it knows shipped specs by their names
+        _forget()
         try:
             yield self
         finally:
             library.shipped = shipped
-            library._RECENT.clear()
+            _forget()
 
     @contextmanager
     def changed(self, spec: str, text: str) -> Iterator[Path]:
@@ -46,3 +47,9 @@ class Workplace:
         """With a time of its own: what has been read is known by the file's time and size."""
         path.write_text(text, encoding="utf-8")
         os.utime(path, ns=(next(self._time), next(self._time)))
+
+
+def _forget() -> None:
+    """What is known of shipped specs by their names, and where they lie."""
+    library._RECENT.clear()
+    others._paths.cache_clear()
