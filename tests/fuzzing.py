@@ -470,7 +470,7 @@ def _change(kind: Kind, dice: random.Random, found: list[str], places: dict[str,
 
 
 def _near(dice: random.Random, token: str) -> str:
-    number = int(token) if token.lstrip("-").isdecimal() and len(token) < 20 else 0
+    number = int(token) if re.fullmatch("-?[0-9]{1,19}", token) else 0
     return str(dice.choice((number + 1, number - 1, -number, number * 2, number // 2, number * 3 + 1)))
 
 
