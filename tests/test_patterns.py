@@ -115,6 +115,7 @@ AHEAD = st.sampled_from(["", "", "", "(?!{})", "(?={})", "^(?!{})", "^(?!{0})(?=
 @given(AHEAD, EXPRESSIONS, EXPRESSIONS, st.text("ab1_.- ]{", min_size=1, max_size=8))
 @example("", "", "(a|ab)(c|bcd)$", "abcd")
 @example("", "", "(?:a*)*b", "aaab")
+@example("(?!{})", "a", "{2}", "1")
 def test_any_pattern_means_what_python_s_means(ahead: str, condition: str, text: str, name: str) -> None:
     whole = ahead.format(condition) + text
     try:

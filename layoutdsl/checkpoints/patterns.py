@@ -215,6 +215,9 @@ class _Reader:
         while (ahead := self.text[self.at : self.at + 3]) in ("(?!", "(?="):
             self.at += 3
             yield ahead == "(?=", self.group()(self.state())
+            behind = self.at
+            if self.times() is not None:
+                raise _Unreadable(f"nothing to repeat at position {behind}")
         whole = self.sequence() if self.at > 2 and self.text[self.at - 1] == ")" else self.alternatives()
         if self.at < len(self.text):
             raise _Unreadable(f"unbalanced parenthesis at position {self.at}")
