@@ -1,0 +1,203 @@
+"""transformers: `from_pretrained` reads a quantized checkpoint, and the model gets a kernel's tensors.
+
+    conversion = planned("model")
+    prepare(model, conversion)                     # in a quantizer, before weights are loaded
+    weight_conversions = converters(conversion)    # and what it returns for the model's mapping
+
+Its loader collects the source tensors of one tensor of the model, each on its own by a pattern, and hands them to the
+operations of a WeightConverter. Ours runs a plan on them. docs/adapters.md has the quantizer around it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.core_model_loading import ConversionOps, WeightConverter
+
+from layoutdsl.checkpoints.binding import Job
+from layoutdsl.checkpoints.run import Conversion, output_name
+from layoutdsl.errors import LayoutError
+from layoutdsl.plan import Plan
+
+EACH = "*"
+"""Stands in a pattern for the number of an expert."""
+
+Names = dict[str, str]
+"""Pattern of names -> the plan's name of the tensor."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ToKernel(ConversionOps):
+    """An operation for a WeightConverter: the plan's outputs, from its inputs.
+
+    sources: pattern -> input of the plan, such as {"q_proj.qweight": "linear.qweight"}; one with a `*` has a tensor for
+    each expert, in their order. targets: pattern -> output of the plan. The patterns are those of the converter, in its
+    order. The tensors come whole, and stay on the device where they come; of several ranks each has a plan of its own.
+
+    Raises LayoutError as Plan.run does: transformers reports it with the name of the first tensor.
+    """
+
+    plan: Plan
+    sources: Names
+    targets: Names
+    backend: str = "torch"
+
+    supports_many_to_many = True
+    # transformers casts what is read to the dtype of the model's tensor, unless an operation has this attribute.
+    hf_quantizer = "layoutdsl"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ToKernel:
+        # Each source tensor has the converter copied anew; nothing in here ever changes.
+        return self
+
+    def convert(
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, torch.Tensor]:
+        given = {
+            name: _given(input_dict.pop(pattern), EACH in pattern)
+            for pattern, name in self.sources.items()
+            if pattern in input_dict
+        }
+        made = self.plan.run(given, backend=self.backend)
+        # The first key is the one by which transformers finds what stands before and after the pattern.
+        return {pattern: made[name] for pattern, name in self.targets.items()}
+
+    @property
+    def reverse_op(self) -> FromKernel:
+        """What `save_pretrained` asks for. LayoutError where the checkpoint's tensors would not be what they were."""
+        if self.plan.ranks.tp * self.plan.ranks.ep > 1:
+            raise _not_saved(self.plan.inputs[0].name, "a rank has only its slice of it")
+        for name, reason in self.plan.irreversible():
+            raise _not_saved(name, reason)
+        return FromKernel(self.plan.inverse(), self.targets, self.sources, self.backend)
+
+
+class FromKernel(ToKernel):
+    """The way back, byte for byte: by the plan's inverse. A target with a `*` becomes a tensor for each expert."""
+
+    def convert(
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, torch.Tensor]:
+        made = super().convert(input_dict, source_patterns, target_patterns, **kwargs)
+        found: dict[str, torch.Tensor] = {}
+        for pattern, tensor in made.items():
+            if EACH in pattern:
+                found |= {pattern.replace(EACH, str(at)): one.clone() for at, one in enumerate(tensor)}
+            else:
+                found[pattern] = tensor
+        return found
+
+    @property
+    def reverse_op(self) -> FromKernel:
+        raise NotImplementedError("the way back has no way back; take the operation that it came from")
+
+
+def _not_saved(name: str, reason: str) -> LayoutError:
+    return LayoutError(
+        f"`{name}` cannot be saved as it was: {reason}",
+        code="LP370",
+        name="not-saved",
+        help="keep the checkpoint that was loaded; Plan.inverse makes what can be made of a kernel's tensors",
+    )
+
+
+def _given(tensors: Any, is_each: bool) -> Any:
+    """What a plan takes: a list has one for each expert, where the pattern says so."""
+    return tensors if is_each or not isinstance(tensors, list) else tensors[0]
+
+
+def converter(plan: Plan, sources: Names, targets: Names, *, backend: str = "torch") -> WeightConverter:
+    """A WeightConverter that makes one plan's outputs; see ToKernel."""
+    return WeightConverter(list(sources), list(targets), [ToKernel(plan, sources, targets, backend)])
+
+
+def converters(conversion: Conversion) -> list[WeightConverter]:
+    """What makes every tensor of `layoutdsl.load`, for the conversion's one rank. Tensors that are copied need none.
+
+    Layers that look alike share a converter, whose patterns begin after the layer's number; others have their own. The
+    model must have the tensors: see `prepare`.
+    """
+    found: dict[str, WeightConverter] = {}
+    units = [_Unit.of(job, plan) for job, (plan,) in conversion.jobs()]
+    users: dict[str, set[tuple[Any, ...]]] = {}
+    for unit in units:
+        for pattern in unit.sources:
+            users.setdefault(pattern, set()).add(unit.look)
+    for unit in units:
+        before = "" if all(len(users[pattern]) == 1 for pattern in unit.sources) else unit.prefix
+        sources, targets = ({before + key: name for key, name in side.items()} for side in (unit.sources, unit.targets))
+        first = next(iter(sources))
+        if first not in found:
+            found[first] = converter(unit.plan, sources, targets, backend=conversion.backend)
+    return list(found.values())
+
+
+def prepare(model: torch.nn.Module, conversion: Conversion) -> None:
+    """Give the model what `converters` makes, as buffers on the meta device, in place of the modules whose tensors it
+    is made from. What the model has under its name is left alone: a module of yours that computes with it, say."""
+    there = model.state_dict().keys()
+    for job, (plan,) in conversion.jobs():
+        wanted = {output_name(job, info.name): info for info in plan.outputs}
+        if wanted.keys() <= there:
+            continue
+        for path in {_deepest(model, entry.name) for entry in job.entries}:
+            model.get_submodule(path.rpartition(".")[0]).__delattr__(path.rpartition(".")[2])
+        for name, info in wanted.items():
+            _place(model, name, torch.empty(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device="meta"))
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A unit's patterns without what all its names begin with: the layer and its number."""
+
+    plan: Plan
+    prefix: str
+    sources: Names
+    targets: Names
+
+    @staticmethod
+    def of(job: Job, plan: Plan) -> _Unit:
+        sources = {_pattern(job, info.name): info.name for info in plan.inputs}
+        targets = {output_name(job, info.name): info.name for info in plan.outputs}
+        number = f".{job.unit.at[-1][1]}." if job.unit.at else ""
+        before, mark, _ = next(iter(targets)).partition(number) if number else ("", "", "")
+        prefix = before + mark
+        if not all(name.startswith(prefix) for name in (*sources, *targets)):
+            prefix = ""
+        return _Unit(plan, prefix, _without(prefix, sources), _without(prefix, targets))
+
+    @property
+    def look(self) -> tuple[Any, ...]:
+        """Equal for units that one converter serves."""
+        return self.plan.digest, *self.sources, "", *self.targets
+
+
+def _pattern(job: Job, name: str) -> str:
+    """The names in the checkpoint of an input of the plan, such as `w13.gate.qweight`."""
+    matrix, *part, tensor = name.split(".")
+    return job.unit.source(matrix, "".join(part), tensor, EACH if job.apart(name) else 0)
+
+
+def _without(prefix: str, names: Names) -> Names:
+    return {pattern.removeprefix(prefix): name for pattern, name in names.items()}
+
+
+def _deepest(model: torch.nn.Module, name: str) -> str:
+    """The module of the model that holds a tensor of the checkpoint, or all experts of it."""
+    path = name.rpartition(".")[0]
+    modules = dict(model.named_modules())
+    while path and path not in modules:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _place(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    *above, last = name.split(".")
+    module = model
+    for step in above:
+        if not hasattr(module, step):
+            module.add_module(step, torch.nn.Module())
+        module = module.get_submodule(step)
+    module.register_buffer(last, tensor)
