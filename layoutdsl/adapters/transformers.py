@@ -29,15 +29,8 @@ Names = dict[str, str]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ToKernel(ConversionOps):
-    """An operation for a WeightConverter: the plan's outputs, from its inputs.
-
-    sources: pattern -> input of the plan, such as {"q_proj.qweight": "linear.qweight"}; one with a `*` has a tensor for
-    each expert, in their order. targets: pattern -> output of the plan. The patterns are those of the converter, in its
-    order. The tensors come whole, and stay on the device where they come; of several ranks each has a plan of its own.
-
-    Raises LayoutError as Plan.run does: transformers reports it with the name of the first tensor.
-    """
+class _Run(ConversionOps):
+    """Runs a plan. `sources` and `targets`: pattern -> name in the plan."""
 
     plan: Plan
     sources: Names
@@ -48,7 +41,7 @@ class ToKernel(ConversionOps):
     # transformers casts what is read to the dtype of the model's tensor, unless an operation has this attribute.
     hf_quantizer = "layoutdsl"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ToKernel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Run:
         # Each source tensor has the converter copied anew; nothing in here ever changes.
         return self
 
@@ -64,6 +57,17 @@ class ToKernel(ConversionOps):
         # The first key is the one by which transformers finds what stands before and after the pattern.
         return {pattern: made[name] for pattern, name in self.targets.items()}
 
+
+class ToKernel(_Run):
+    """An operation for a WeightConverter: a plan's outputs, from its inputs.
+
+    sources: pattern -> input of the plan, such as {"q_proj.qweight": "linear.qweight"}; one with a `*` has a tensor for
+    each expert, in their order. targets: pattern -> output of the plan. The patterns are those of the converter, in its
+    order. The tensors come whole, and stay on the device where they come; of several ranks each has a plan of its own.
+
+    Raises LayoutError as Plan.run does: transformers reports it with the name of the first tensor.
+    """
+
     @property
     def reverse_op(self) -> FromKernel:
         """What `save_pretrained` asks for. LayoutError where the checkpoint's tensors would not be what they were."""
@@ -74,7 +78,7 @@ class ToKernel(ConversionOps):
         return FromKernel(self.plan.inverse(), self.targets, self.sources, self.backend)
 
 
-class FromKernel(ToKernel):
+class FromKernel(_Run):
     """The way back, byte for byte: by the plan's inverse. A target with a `*` becomes a tensor for each expert."""
 
     def convert(
@@ -89,9 +93,10 @@ class FromKernel(ToKernel):
                 found[pattern] = tensor
         return found
 
-    @property
-    def reverse_op(self) -> FromKernel:
-        raise NotImplementedError("the way back has no way back; take the operation that it came from")
+
+def _given(tensors: Any, is_each: bool) -> Any:
+    """What a plan takes: a list has one for each expert, where the pattern says so."""
+    return tensors if is_each or not isinstance(tensors, list) else tensors[0]
 
 
 def _not_saved(name: str, reason: str) -> LayoutError:
