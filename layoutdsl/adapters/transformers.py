@@ -1,11 +1,10 @@
 """transformers: `from_pretrained` reads a quantized checkpoint, and the model gets a kernel's tensors.
 
-    conversion = planned("model")
-    prepare(model, conversion)                     # in a quantizer, before weights are loaded
-    weight_conversions = converters(conversion)    # and what it returns for the model's mapping
+    model = AutoModelForCausalLM.from_pretrained("model", config=kernel_config("model", tp=2, rank=1))
 
-Its loader collects the source tensors of one tensor of the model, each on its own by a pattern, and hands them to the
-operations of a WeightConverter. Ours runs a plan on them. docs/adapters.md has the quantizer around it.
+Its loader collects the tensors of the checkpoint that belong together by the patterns of a WeightConverter, and hands
+them to the converter's operations. Ours runs a plan on them. Around it stands a quantizer of the method `layoutdsl`,
+known to transformers once this module is imported: without one, what is read is cast to the model's dtypes.
 """
 
 from __future__ import annotations
@@ -14,12 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import AutoConfig, PretrainedConfig
 from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.quantizers import HfQuantizer
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from layoutdsl.checkpoints.binding import Job
+from layoutdsl.checkpoints.load import planned
 from layoutdsl.checkpoints.run import Conversion, output_name
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan
+
+METHOD = "layoutdsl"
+"""The name of our quantization method."""
 
 EACH = "*"
 """Stands in a pattern for the number of an expert."""
@@ -38,8 +45,8 @@ class _Run(ConversionOps):
     backend: str = "torch"
 
     supports_many_to_many = True
-    # transformers casts what is read to the dtype of the model's tensor, unless an operation has this attribute.
-    hf_quantizer = "layoutdsl"
+    # A quantizer has what is read cast to the dtype of the model's tensor, unless an operation has this attribute.
+    hf_quantizer = METHOD
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Run:
         # Each source tensor has the converter copied anew; nothing in here ever changes.
@@ -206,3 +213,54 @@ def _place(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
             module.add_module(step, torch.nn.Module())
         module = module.get_submodule(step)
     module.register_buffer(last, tensor)
+
+
+# --- a quantizer around it --------------------------------------------------------------------------------------------
+
+
+def kernel_config(folder: str, **options: Any) -> PretrainedConfig:
+    """The configuration of a checkpoint, to be given to `from_pretrained` with the same folder. options: those of
+    `layoutdsl.load` that shape tensors, such as target, tp, rank, ep, dtype, params."""
+    config = AutoConfig.from_pretrained(folder)
+    config.quantization_config = KernelConfig(folder, **options).to_dict()
+    return config
+
+
+@register_quantization_config(METHOD)
+class KernelConfig(QuantizationConfigMixin):
+    """Where the checkpoint is, and what is to be made of it."""
+
+    def __init__(self, folder: str, quant_method: str = METHOD, **options: Any):
+        self.quant_method, self.folder = quant_method, folder
+        self.__dict__.update(options)
+
+    @property
+    def conversion(self) -> Conversion:
+        stated = {name: value for name, value in self.__dict__.items() if name not in ("quant_method", "folder")}
+        return planned(self.folder, **{"rank": 0, **stated})
+
+
+@register_quantizer(METHOD)
+class KernelQuantizer(HfQuantizer):
+    """Gives the model the kernels' tensors, and the loader the converters that make them."""
+
+    conversion: Conversion
+
+    def _process_model_before_weight_loading(self, model: torch.nn.Module, **kwargs: Any) -> None:
+        self.conversion = self.quantization_config.conversion
+        prepare(model, self.conversion)
+
+    def update_weight_conversions(self, weight_conversions: list[Any], model: torch.nn.Module) -> list[WeightConverter]:
+        # Those of the model would fuse what the units of the conversion take apart.
+        return converters(self.conversion)
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> None:
+        # What is saved is a checkpoint of the format that was read, and says so.
+        model.config.quantization_config = self.conversion.folder.config.get("quantization_config")
+
+    def is_serializable(self) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
