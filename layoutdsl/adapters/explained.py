@@ -7,6 +7,7 @@ exactly those of the format, but for extents of 1.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ def explained(
     own: tensors by their names in a plan. Raises LayoutError that says what differs under the setting that comes
     nearest.
     """
-    best: list[str] = []
+    best, least = "", math.inf
     for module, module_params, sizes in modules:
         found = matrices(module, bind(module, module_params), sizes, Ranks())
         parts = {"parts": "stacked"} if any(matrix.parts for matrix in found) else {}
@@ -64,10 +65,11 @@ def explained(
             wrong = list(_differences(infos, own))
             if not wrong:
                 return Explained(spec, params, module, module_params, sizes, found, infos)
-            if not best or len(wrong) < len(best):
-                best = wrong
+            faults = sum(count for _, count in wrong)
+            if faults < least:
+                best, least = wrong[0][0], faults
     raise LayoutError(
-        f"the layer's tensors are not those of `{spec.name}`: {best[0]}",
+        f"the layer's tensors are not those of `{spec.name}`: {best}",
         code="LP372",
         name="layer-differs",
         help="give the parameters of the quantization config, and the layer before anything changed its tensors",
@@ -102,16 +104,17 @@ def _inputs(spec: Checkpoint, params: Params, found: Sequence[Matrix]) -> dict[s
     return {info.name: info for info in infos}
 
 
-def _differences(infos: Mapping[str, TensorInfo], own: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def _differences(infos: Mapping[str, TensorInfo], own: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, int]]:
+    """What is wrong, and how much that weighs: a tensor of another form may still be the one that is meant."""
     for name, info in infos.items():
         wanted = f"{' or '.join(info.dtypes)} {list(info.full_shape)}"
         if name not in own:
-            yield f"there is no `{name}`, expected {wanted}"
+            yield f"there is no `{name}`, expected {wanted}", 2
             continue
         dtype, shape = str(own[name].dtype).removeprefix("torch."), list(own[name].shape)
         if dtype not in info.dtypes or _squeezed(shape) != _squeezed(info.full_shape):
-            yield f"`{name}` is {dtype} {shape}, expected {wanted}"
-    yield from (f"`{name}` has no place in it" for name in own if name not in infos)
+            yield f"`{name}` is {dtype} {shape}, expected {wanted}", 1
+    yield from ((f"`{name}` has no place in it", 2) for name in own if name not in infos)
 
 
 def _squeezed(shape: Sequence[int]) -> list[int]:

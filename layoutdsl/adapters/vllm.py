@@ -23,7 +23,7 @@ from layoutdsl.choose import kernel_for
 from layoutdsl.compile import compile_plan
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.library import load_spec
-from layoutdsl.model import Checkpoint, Module, ParamValue
+from layoutdsl.model import Checkpoint, Kernel, Module, ParamValue
 from layoutdsl.plan import Plan, TensorInfo
 from layoutdsl.recodes import Habits
 
@@ -61,7 +61,7 @@ def process_weights(
     stated = {name: value for name, value in given.items() if not name.startswith(TARGET)}
     found = explained(own, names.spec, names.modules(specs), {**names.params, **stated}, names.dtype)
     asked = {name.removeprefix(TARGET): value for name, value in given.items() if name.startswith(TARGET)}
-    plan = _plan(found, target, {**names.dtype, **asked}, habits, specs)
+    plan = _plan(found, target, names.dtype, asked, habits, specs)
     made = plan.run(own, backend=backend)
     own.clear()
     for attribute in names.attributes.values():
@@ -74,13 +74,17 @@ def process_weights(
     return plan
 
 
-def _plan(found: Explained, target: str, asked: Params, habits: Habits | None, specs: tuple[str, ...]) -> Plan:
-    kernel = kernel_for(
-        found.spec, found.params, found.matrices, asked=(target,) if target else (), stated=asked, specs=specs
-    )
+def _plan(
+    found: Explained, target: str, dtype: Params, asked: Params, habits: Habits | None, specs: tuple[str, ...]
+) -> Plan:
+    named = (target,) if target else ()
+    name = kernel_for(found.spec, found.params, found.matrices, asked=named, stated={**dtype, **asked}, specs=specs)
+    kernel = load_spec(name, specs=specs, kind="kernel")
+    assert isinstance(kernel, Kernel)
+    wanted = {**{name: value for name, value in dtype.items() if name in kernel.params}, **asked}
     params: Params = {f"source.{name}": value for name, value in found.params.items()}
     params |= {f"module.{name}": value for name, value in found.module_params.items()}
-    params |= {f"{TARGET}{name}": value for name, value in asked.items()}
+    params |= {f"{TARGET}{name}": value for name, value in wanted.items()}
     if found.in_parts:
         params[f"{TARGET}parts"] = found.params["parts"]
     return compile_plan(found.spec, kernel, found.module, found.sizes, params=params, habits=habits, specs=specs)
