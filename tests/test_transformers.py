@@ -8,7 +8,7 @@ import pytest
 import torch
 from converted import FIXTURES, copied, same, source_of, written
 
-from layoutdsl import LayoutError, compile_plan, load
+from layoutdsl import LayoutError, MarlinMoE, Plan, compile_plan, load
 
 pytest.importorskip("transformers")  # the extra `transformers`
 from transformers import AutoModelForCausalLM
@@ -135,6 +135,32 @@ def test_the_loader_copies_no_plan() -> None:
     for one in converters(planned(FIXTURES / "llama_gptq", rank=0)):
         (operation,) = copy.deepcopy(one).operations
         assert isinstance(operation, ToKernel) and operation is one.operations[0]
+
+
+def test_modules_that_compute_take_their_tensors(tmp_path: Path) -> None:
+    """transformers' layer calls its experts as MarlinMoE is called."""
+    folder = FIXTURES / "qwen3_moe_w4a16"
+    model = loaded(folder, modules=experts)
+    want = dict(load(folder))
+    same({name: one for name, one in model.state_dict().items() if not name.endswith("_extra_state")}, want)
+    layer = model.model.layers[1].mlp.experts
+    assert isinstance(layer, MarlinMoE)
+    x, ids, router = torch.ones(2, 128, dtype=torch.bfloat16), torch.tensor([[0, 3], [1, 2]]), torch.full((2, 2), 0.5)
+    alone = MarlinMoE(layer.plan, activation="silu")
+    for name, tensor in alone.tensors.items():
+        tensor.copy_(want[f"model.layers.1.mlp.experts.{name}"])
+    assert torch.equal(layer(x, ids, router), alone(x, ids, router))
+    model.save_pretrained(tmp_path)
+    same(source_of(tmp_path), source_of(folder))
+
+
+def experts(name: str, plan: Plan) -> torch.nn.Module | None:
+    return MarlinMoE(plan, activation="silu", device="meta") if name.endswith("experts") else None
+
+
+def test_a_module_without_the_tensors_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"^LP373.*`model.layers.0.self_attn.qkv_proj.weight`"):
+        loaded(FIXTURES / "llama_gptq", modules=lambda name, plan: torch.nn.Module())
 
 
 def test_what_the_model_has_already_is_left_alone() -> None:

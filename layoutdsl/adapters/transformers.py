@@ -9,6 +9,7 @@ known to transformers once this module is imported: without one, what is read is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,9 @@ EACH = "*"
 
 Names = dict[str, str]
 """Pattern of names -> the plan's name of the tensor."""
+
+Modules = Callable[[str, Plan], torch.nn.Module | None]
+"""From a unit's name and plan the module that computes with it, or None."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -146,18 +150,38 @@ def converters(conversion: Conversion) -> list[WeightConverter]:
     return list(found.values())
 
 
-def prepare(model: torch.nn.Module, conversion: Conversion) -> None:
+def prepare(model: torch.nn.Module, conversion: Conversion, modules: Modules | None = None) -> None:
     """Give the model what `converters` makes, as buffers on the meta device, in place of the modules whose tensors it
-    is made from. What the model has under its name is left alone: a module of yours that computes with it, say."""
-    there = model.state_dict().keys()
+    is made from.
+
+    modules: from a unit's name and plan the module that stands there instead, or None; it has the plan's tensors under
+    the names of the output, as a MarlinMoE or MarlinLinear does. What the model has already is left alone.
+    """
     for job, (plan,) in conversion.jobs():
         wanted = {output_name(job, info.name): info for info in plan.outputs}
-        if wanted.keys() <= there:
+        if modules is not None and (module := modules(job.unit.name, plan)) is not None:
+            _place(model, job.unit.name, module)
+            has = {f"{job.unit.name}.{name}" for name in module.state_dict()}
+            if lacks := [name for name in wanted if name not in has]:
+                raise LayoutError(
+                    f"the module for `{job.unit.name}` has no `{lacks[0]}`",
+                    code="LP373",
+                    name="module-lacks-tensor",
+                    help="build it from the unit's plan",
+                )
+            _ignore(model, {name for name in has if name.endswith("_extra_state")})
+        if wanted.keys() <= model.state_dict().keys():
             continue
         for path in {_deepest(model, entry.name) for entry in job.entries}:
-            model.get_submodule(path.rpartition(".")[0]).__delattr__(path.rpartition(".")[2])
+            delattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2])
         for name, info in wanted.items():
             _place(model, name, torch.empty(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device="meta"))
+
+
+def _ignore(model: Any, names: set[str]) -> None:
+    """Say that what a module of ours tells of itself stands in no checkpoint."""
+    for attribute in ("_keys_to_ignore_on_load_missing", "_keys_to_ignore_on_save"):
+        setattr(model, attribute, {*(getattr(model, attribute, None) or ()), *names})
 
 
 @dataclass(frozen=True)
@@ -205,24 +229,28 @@ def _deepest(model: torch.nn.Module, name: str) -> str:
     return path
 
 
-def _place(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+def _place(model: torch.nn.Module, name: str, one: torch.nn.Module | torch.Tensor) -> None:
+    """A module or a buffer under a name, through modules that are made where there are none."""
     *above, last = name.split(".")
     module = model
     for step in above:
-        if not hasattr(module, step):
+        if step not in module._modules:
             module.add_module(step, torch.nn.Module())
         module = module.get_submodule(step)
-    module.register_buffer(last, tensor)
+    if isinstance(one, torch.nn.Module):
+        module.add_module(last, one)
+    else:
+        module.register_buffer(last, one)
 
 
 # --- a quantizer around it --------------------------------------------------------------------------------------------
 
 
-def kernel_config(folder: str, **options: Any) -> PretrainedConfig:
-    """The configuration of a checkpoint, to be given to `from_pretrained` with the same folder. options: those of
-    `layoutdsl.load` that shape tensors, such as target, tp, rank, ep, dtype, params."""
+def kernel_config(folder: str, *, modules: Modules | None = None, **options: Any) -> PretrainedConfig:
+    """The configuration of a checkpoint, to be given to `from_pretrained` with the same folder. modules: see `prepare`.
+    options: those of `layoutdsl.load` that shape tensors, such as target, tp, rank, ep, dtype, params."""
     config = AutoConfig.from_pretrained(folder)
-    config.quantization_config = KernelConfig(folder, **options).to_dict()
+    config.quantization_config = {"quant_method": METHOD, "folder": folder, "modules": modules, "options": options}
     return config
 
 
@@ -230,14 +258,12 @@ def kernel_config(folder: str, **options: Any) -> PretrainedConfig:
 class KernelConfig(QuantizationConfigMixin):
     """Where the checkpoint is, and what is to be made of it."""
 
-    def __init__(self, folder: str, quant_method: str = METHOD, **options: Any):
-        self.quant_method, self.folder = quant_method, folder
-        self.__dict__.update(options)
+    def __init__(self, folder: str, modules: Modules | None, options: dict[str, Any], quant_method: str = METHOD):
+        self.quant_method, self.folder, self.modules, self.options = quant_method, folder, modules, options
 
-    @property
-    def conversion(self) -> Conversion:
-        stated = {name: value for name, value in self.__dict__.items() if name not in ("quant_method", "folder")}
-        return planned(self.folder, **{"rank": 0, **stated})
+    def to_dict(self) -> dict[str, Any]:
+        # Without the modules: transformers writes it out as JSON.
+        return {"quant_method": self.quant_method, "folder": self.folder, "options": self.options}
 
 
 @register_quantizer(METHOD)
@@ -247,8 +273,9 @@ class KernelQuantizer(HfQuantizer):
     conversion: Conversion
 
     def _process_model_before_weight_loading(self, model: torch.nn.Module, **kwargs: Any) -> None:
-        self.conversion = self.quantization_config.conversion
-        prepare(model, self.conversion)
+        config = self.quantization_config
+        self.conversion = planned(config.folder, **{"rank": 0, **config.options})
+        prepare(model, self.conversion, config.modules)
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: torch.nn.Module) -> list[WeightConverter]:
         # Those of the model would fuse what the units of the conversion take apart.
