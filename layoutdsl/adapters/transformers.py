@@ -119,11 +119,6 @@ def _not_saved(name: str, reason: str) -> LayoutError:
     )
 
 
-def _given(tensors: Any, is_each: bool) -> Any:
-    """What a plan takes: a list has one for each expert, where the pattern says so."""
-    return tensors if is_each or not isinstance(tensors, list) else tensors[0]
-
-
 def converter(plan: Plan, sources: Names, targets: Names, *, backend: str = "torch") -> WeightConverter:
     """A WeightConverter that makes one plan's outputs; see ToKernel."""
     return WeightConverter(list(sources), list(targets), [ToKernel(plan, sources, targets, backend)])
@@ -172,7 +167,8 @@ def prepare(model: torch.nn.Module, conversion: Conversion, modules: Modules | N
             _ignore(model, {name for name in has if name.endswith("_extra_state")})
         if wanted.keys() <= model.state_dict().keys():
             continue
-        for path in {_deepest(model, entry.name) for entry in job.entries}:
+        there = {path for path, _ in model.named_modules()}
+        for path in {_deepest(there, entry.name) for entry in job.entries}:
             delattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2])
         for name, info in wanted.items():
             _place(model, name, torch.empty(info.full_shape, dtype=getattr(torch, info.dtypes[0]), device="meta"))
@@ -220,11 +216,10 @@ def _without(prefix: str, names: Names) -> Names:
     return {pattern.removeprefix(prefix): name for pattern, name in names.items()}
 
 
-def _deepest(model: torch.nn.Module, name: str) -> str:
-    """The module of the model that holds a tensor of the checkpoint, or all experts of it."""
+def _deepest(modules: set[str], name: str) -> str:
+    """The module that holds a tensor of the checkpoint, or all experts of it."""
     path = name.rpartition(".")[0]
-    modules = dict(model.named_modules())
-    while path and path not in modules:
+    while path not in modules:
         path = path.rpartition(".")[0]
     return path
 

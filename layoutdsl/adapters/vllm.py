@@ -63,7 +63,6 @@ def process_weights(
     asked = {name.removeprefix(TARGET): value for name, value in given.items() if name.startswith(TARGET)}
     plan = _plan(found, target, names.dtype, asked, habits, specs)
     made = plan.run(own, backend=backend)
-    own.clear()
     for attribute in names.attributes.values():
         delattr(layer, attribute)
     for name, tensor in made.items():
