@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import Awq
-from converted import FIXTURES, source_of, written
-from many_ranks import IO, digests, forget
+from checkpoints import Awq, Format, Fp8Block, Gptq, Mxfp4Small, Nvfp4
+from converted import source_of, written
+from many_ranks import IO, digests
 
-from layoutdsl import convert, load
+from layoutdsl import load
 from layoutdsl.checkpoints.load import planned
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,80 +40,104 @@ MESHES = {
         "ep": {"ep": 4},
     },
 }
-DENSE = ("gptq", "awq", "llama_fp8_block", "llama_nvfp4a16", "llama_mxfp4a16", "plain")
-MOE = ("qwen3_moe_w4a16", "qwen3_moe_fp8_block", "qwen3_moe_nvfp4a16", "qwen3_moe_mxfp4a16", "moe_plain")
+class OneScale(Nvfp4):
+    """All matrices have one global scale, as those that are fused must."""
+
+    def _draw(self, rng, widths, n, k):
+        return super()._draw(rng, widths, n, k) | {self.names[1]: np.float32(512)}
+
+
+COMPRESSED = {
+    "nvfp4": {"num_bits": 4, "group_size": 16, "strategy": "tensor_group", "scale_dtype": "torch.float8_e4m3fn"},
+    "mxfp4": {"num_bits": 4, "group_size": 32, "strategy": "group", "scale_dtype": "torch.uint8"},
+}
+"""What compressed-tensors says of weights in floats."""
+
+FORMATS: dict[str, tuple[Format | None, dict[str, Any]]] = {
+    "plain": (None, {}),
+    "gptq": (Gptq({"group": 128, "dtype": "bfloat16"}), {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}),
+    "awq": (Awq({"group": 128, "dtype": "bfloat16"}), {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}),
+    "fp8_block": (Fp8Block({}), {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+    "nvfp4": (OneScale({"writer": "compressed_tensors"}), {}),
+    "mxfp4": (Mxfp4Small({}), {}),
+}
+"""Each format as tests/checkpoints.py draws it, and what config.json says of it."""
+
+FP8 = {("fp8_block", "weight"): torch.float8_e4m3fn, ("nvfp4", "weight_scale"): torch.float8_e4m3fn}
+"""Tensors of bytes that are numbers."""
+
+SHAPES = {"dense": {"hidden": 1024, "inner": 2816}, "moe": {"hidden": 512, "inner": 768, "experts": 4}}
+HEADS, KEYS = 16, 4
 
 
 def cases(processes: int, sources: dict[str, Path]) -> dict[str, dict[str, Any]]:
     """A case for each format: of dense models tensor-parallel ones, of experts all meshes in turn."""
     meshes = MESHES[processes]
-    dense = [mesh for mesh in meshes if "ep" not in mesh]
-    mixed = [mesh for mesh in meshes if "ep" in mesh] + ["tp"]
+    turns = {"dense": [mesh for mesh in meshes if "ep" not in mesh], "moe": [mesh for mesh in meshes if mesh != "group"]}
     found = {}
-    for names, turn in ((DENSE, dense), (MOE, mixed)):
-        for at, name in enumerate(names):
-            mesh = turn[at % len(turn)]
-            found[f"{name} {mesh}"] = {"src": str(sources[name]), "dims": meshes[mesh]}
+    for at, name in enumerate(sources):
+        turn = turns[name.split()[0]]
+        mesh = turn[at % len(turn)]
+        found[f"{name} {mesh}"] = {"src": str(sources[name]), "dims": meshes[mesh]}
     return found
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints by their names; AWQ and ones without quantization are drawn, with rows of a real model's width."""
+    """A dense model and one with experts in each format, with rows as wide as those of a small real one."""
     folder = tmp_path_factory.mktemp("sources")
-    found = {name: FIXTURES / name for name in (*DENSE, *MOE) if (FIXTURES / name).exists()}
-    found["gptq"] = FIXTURES / "llama_gptq"
-    awq = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "modules_to_not_convert": None}
-    found["awq"] = model(folder / "awq", quantization=awq)
-    found["plain"] = model(folder / "plain", hidden=256, inner=640)
-    found["moe_plain"] = model(folder / "moe_plain", hidden=256, inner=384, experts=4)
-    return found
-
-
-def model(
-    folder: Path,
-    *,
-    quantization: dict[str, Any] | None = None,
-    hidden: int = 1024,
-    inner: int = 2816,
-    experts: int = 0,
-) -> Path:
-    """One layer in random words, in AWQ or without quantization: 16 heads, 4 of keys and values."""
-    dice, head = np.random.default_rng(7), hidden // 16
-    rows = {
-        f"self_attn.{part}_proj": (16 * head if part == "q" else 4 * head, hidden) for part in "qkv"
-    } | {"self_attn.o_proj": (hidden, 16 * head)}
-    for mlp in [f"mlp.experts.{expert}." for expert in range(experts)] or ["mlp."]:
-        rows |= {f"{mlp}{part}_proj": (inner, hidden) for part in ("gate", "up")} | {
-            f"{mlp}down_proj": (hidden, inner)
-        }
-    half = {"model.embed_tokens.weight": (32, hidden), "lm_head.weight": (32, hidden), "model.norm.weight": (hidden,)}
-    layer = "model.layers.0"
-    half |= {f"{layer}.{norm}_layernorm.weight": (hidden,) for norm in ("input", "post_attention")}
-    if experts:
-        half |= {f"{layer}.self_attn.{part}_norm.weight": (head,) for part in "qk"}
-        half[f"{layer}.mlp.gate.weight"] = (experts, hidden)
-    if quantization is None:
-        half |= {f"{layer}.{name}.weight": shape for name, shape in rows.items()}
-        rows = {}
-    tensors = {
-        name: torch.from_numpy(dice.standard_normal(shape).astype(np.float16)) for name, shape in half.items()
+    return {
+        f"{shape} {name}": model(folder / f"{shape}-{name}", name, **SHAPES[shape])
+        for shape in SHAPES
+        for name in FORMATS
+        if (shape, name) != ("moe", "gptq")  # a kernel that takes it has the same words as AWQ's
     }
-    for name, (n, k) in rows.items():
-        for tensor, value in Awq({"group": 128}).draw(dice, [n], k).items():
-            one = torch.from_numpy(value)
-            tensors[f"{layer}.{name}.{tensor}"] = one.view(torch.float16) if tensor == "scales" else one
+
+
+def model(folder: Path, name: str, *, hidden: int, inner: int, experts: int = 0) -> Path:
+    """A layer in random words of a format."""
+    dice, head, (drawn, stated) = np.random.default_rng(7), hidden // HEADS, FORMATS[name]
+    layer, mlps = "model.layers.0", [f"mlp.experts.{expert}" for expert in range(experts)] or ["mlp"]
+    rows = {f"self_attn.{part}_proj": (KEYS * head, hidden) for part in "kv"}
+    rows |= {f"self_attn.{part}_proj": (hidden, hidden) for part in "qo"}
+    rows |= {f"{mlp}.{part}_proj": (inner, hidden) for mlp in mlps for part in ("gate", "up")}
+    rows |= {f"{mlp}.down_proj": (hidden, inner) for mlp in mlps}
+    whole = {"model.embed_tokens": (32, hidden), "lm_head": (32, hidden), "model.norm": (hidden,)}
+    whole |= {f"{layer}.{norm}_layernorm": (hidden,) for norm in ("input", "post_attention")}
+    if experts:
+        whole |= {f"{layer}.self_attn.{part}_norm": (head,) for part in "qk"}
+        whole[f"{layer}.mlp.gate"] = experts, hidden
+    if drawn is None:
+        whole |= {f"{layer}.{matrix}": shape for matrix, shape in rows.items()}
+    tensors = {
+        f"{key}.weight": torch.from_numpy(dice.standard_normal(shape).astype(np.float16)).to(torch.bfloat16)
+        for key, shape in whole.items()
+    }
+    for matrix, (n, k) in rows.items() if drawn else ():
+        for tensor, value in drawn.draw(dice, [n], k).items():
+            tensors[f"{layer}.{matrix}.{tensor}"] = typed(np.asarray(value), FP8.get((name, tensor)))
+    if name in COMPRESSED:
+        weights = COMPRESSED[name] | {"symmetric": True, "type": "float"}
+        form = f"{name}-pack-quantized"
+        groups = {"group_0": {"targets": ["Linear"], "weights": weights, "format": form}}
+        stated = {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+        stated["ignore"] = ["lm_head", *([f"{layer}.mlp.gate"] if experts else [])]
     config = {
-        "architectures": ["Qwen3MoeForCausalLM" if experts else "LlamaForCausalLM"], "dtype": "float16",
+        "architectures": ["Qwen3MoeForCausalLM" if experts else "LlamaForCausalLM"], "dtype": "bfloat16",
         "head_dim": head, "hidden_size": hidden, "intermediate_size": inner, "moe_intermediate_size": inner,
-        "num_attention_heads": 16, "num_key_value_heads": 4, "num_hidden_layers": 1, "tie_word_embeddings": False,
+        "num_attention_heads": HEADS, "num_key_value_heads": KEYS, "num_hidden_layers": 1,
+        "num_experts": experts, "num_local_experts": experts, "tie_word_embeddings": False,
     }  # fmt: skip
-    config |= {"num_experts": experts, "num_local_experts": experts, "decoder_sparse_step": 1} if experts else {}
-    config |= {"quantization_config": quantization} if quantization else {}
     folder.mkdir()
     written(folder, tensors)
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config | ({"quantization_config": stated} if stated else {})))
     return folder
+
+
+def typed(value: np.ndarray, dtype: torch.dtype | None) -> torch.Tensor:
+    """An array of tests/checkpoints.py as the dtype that its file has: 16 bits are bfloat16."""
+    found = torch.from_numpy(value if value.ndim else value.reshape(1))
+    return found.view(torch.bfloat16 if value.dtype == np.uint16 else dtype or found.dtype)
 
 
 def ran(arguments: list[str], processes: int, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -168,6 +192,7 @@ def job(request: pytest.FixtureRequest, sources: dict[str, Path], tmp_path_facto
 @linux
 def test_each_process_has_what_one_alone_loads(job: Any) -> None:
     asked, found = job
+    torch.set_num_threads(1)
     for name, processes in found.items():
         known: dict[int, dict[str, str]] = {}
         for one in processes:
