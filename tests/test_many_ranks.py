@@ -3,6 +3,8 @@ bytes alone."""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,9 @@ import pytest
 import torch
 from checkpoints import Awq, Format, Fp8Block, Gptq, Mxfp4Small, Nvfp4
 from converted import source_of, written
-from many_ranks import IO, digests
+from many_ranks import IO, counted, digests, forget
 
-from layoutdsl import load
+from layoutdsl import convert, load
 from layoutdsl.checkpoints.load import planned
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +29,12 @@ linux = pytest.mark.skipif(not IO.exists(), reason="only Linux counts what a pro
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 Found = list[dict[str, Any]]
 """What each process told of one case."""
+
+Job = tuple[dict[str, dict[str, Any]], dict[str, Found]]
+"""The cases that were asked for, and what was found."""
+
+SPECIAL = ("convert", "replicas", "cold", "spoilt")
+"""Cases with a test of their own."""
 
 MESHES = {
     2: {"tp": {"tp": 2}, "group": {}, "ep": {"ep": 2}},
@@ -53,10 +61,11 @@ COMPRESSED = {
 }
 """What compressed-tensors says of weights in floats."""
 
+WORDS = {"group": 128, "dtype": "bfloat16"}
 FORMATS: dict[str, tuple[Format | None, dict[str, Any]]] = {
     "plain": (None, {}),
-    "gptq": (Gptq({"group": 128, "dtype": "bfloat16"}), {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}),
-    "awq": (Awq({"group": 128, "dtype": "bfloat16"}), {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}),
+    "gptq": (Gptq(WORDS), {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}),
+    "awq": (Awq(WORDS), {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}),
     "fp8_block": (Fp8Block({}), {"quant_method": "fp8", "weight_block_size": [128, 128]}),
     "nvfp4": (OneScale({"writer": "compressed_tensors"}), {}),
     "mxfp4": (Mxfp4Small({}), {}),
@@ -73,7 +82,10 @@ HEADS, KEYS = 16, 4
 def cases(processes: int, sources: dict[str, Path]) -> dict[str, dict[str, Any]]:
     """A case for each format: of dense models tensor-parallel ones, of experts all meshes in turn."""
     meshes = MESHES[processes]
-    turns = {"dense": [mesh for mesh in meshes if "ep" not in mesh], "moe": [mesh for mesh in meshes if mesh != "group"]}
+    turns = {
+        "dense": [mesh for mesh in meshes if "ep" not in mesh],
+        "moe": [mesh for mesh in meshes if mesh != "group"],
+    }
     found = {}
     for at, name in enumerate(sources):
         turn = turns[name.split()[0]]
@@ -168,29 +180,60 @@ def size_of(src: Path) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in source_of(src).values())
 
 
-def replicated(src: str, found: Found) -> int:
-    """Bytes that more processes than one need, as their plans say: all that they need, but each byte once."""
-    needed: list[tuple[str, int, int]] = []
+def replicated(src: str, found: Found) -> dict[str, int]:
+    """Bytes of each tensor that more processes than one need, as their plans say: all that they need, but each once."""
+    needed: dict[str, list[tuple[int, int]]] = {}
     for one in found:
-        stretches = planned(src, tp=one["tp"], ep=one["ep"], rank=one["rank"]).reads()
-        needed += [(file.name, begin, end) for file, _, begin, end in stretches]
-    once, at = 0, ("", 0)
-    for file, begin, end in sorted(needed):
-        begin = max(begin, at[1]) if file == at[0] else begin
-        once += max(end - begin, 0)
-        at = file, max(end, begin)
-    return sum(end - begin for _, begin, end in needed) - once
+        for _, tensor, begin, end in planned(src, tp=one["tp"], ep=one["ep"], rank=one["rank"]).reads():
+            needed.setdefault(tensor, []).append((begin, end))
+    twice: dict[str, int] = {}
+    for tensor, stretches in needed.items():
+        at = 0
+        for begin, end in sorted(stretches):
+            again = min(max(at - begin, 0), end - begin)
+            twice[tensor] = twice.get(tensor, 0) + again
+            at = max(at, end)
+    return {tensor: size for tensor, size in twice.items() if size}
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids="{} processes".format)
-def job(request: pytest.FixtureRequest, sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The cases of so many processes, and what each process told of them."""
-    asked = cases(request.param, sources)
-    return asked, told(asked, request.param, tmp_path_factory.mktemp("job"))
+@pytest.fixture(scope="module")
+def two(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Job:
+    asked = cases(2, sources)
+    return asked, told(asked, 2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def four(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder, mixed = tmp_path_factory.mktemp("four"), {"ep": 2, "tp": 2}
+    moe, dense = str(sources["moe mxfp4"]), str(sources["dense awq"])
+    asked = cases(4, sources) | {
+        "convert": {"src": moe, "dims": mixed, "convert": str(folder / "new" / "out")},
+        "replicas": {"src": moe, "dims": {"dp": 2, "tp": 2}, "convert": str(folder / "other")},
+        "cold": {"src": dense, "dims": {"tp": 4}, "cold": True},
+        "spoilt": {"src": str(spoilt(sources["dense fp8_block"], folder / "spoilt")), "dims": {"tp": 4}},
+    }
+    return asked, told(asked, 4, folder)
+
+
+def spoilt(src: Path, folder: Path) -> Path:
+    """A copy in which a code of the second of four ranks is no number."""
+    tensors = source_of(src)
+    codes = tensors["model.layers.0.mlp.gate_proj.weight"].view(torch.uint8)
+    codes[3 * len(codes) // 8, 0] = 0x7F
+    shutil.copytree(src, folder)
+    written(folder, tensors)
+    return folder
+
+
+@pytest.fixture(params=["two", "four"])
+def job(request: pytest.FixtureRequest) -> Job:
+    """The cases of so many processes that only load, and what each process told of them."""
+    asked, found = request.getfixturevalue(request.param)
+    return asked, {name: processes for name, processes in found.items() if name not in SPECIAL}
 
 
 @linux
-def test_each_process_has_what_one_alone_loads(job: Any) -> None:
+def test_each_process_has_what_one_alone_loads(job: Job) -> None:
     asked, found = job
     torch.set_num_threads(1)
     for name, processes in found.items():
@@ -202,7 +245,7 @@ def test_each_process_has_what_one_alone_loads(job: Any) -> None:
 
 
 @linux
-def test_ranks_come_of_the_coordinates(job: Any) -> None:
+def test_ranks_come_of_the_coordinates(job: Job) -> None:
     """Processes have their coordinates with the last dim first; ranks their numbers with `tp` first."""
     asked, found = job
     for name, processes in found.items():
@@ -215,13 +258,83 @@ def test_ranks_come_of_the_coordinates(job: Any) -> None:
 
 
 @linux
-def test_processes_share_out_what_is_read(job: Any) -> None:
+def test_processes_share_out_what_is_read(job: Job) -> None:
     """By calls, and of mapped pages each once, since all processes of a machine have the same ones."""
     asked, found = job
     for name, processes in found.items():
         src = asked[name]["src"]
         size, twice = size_of(Path(src)), replicated(src, processes)
+        dims = asked[name]["dims"]
+        if not dims.keys() - {"tp", "ep"}:  # else every byte is some other process's too
+            whole = ["norm", "embed_tokens", "lm_head", r"mlp\.gate\.", "g_idx", "global_scale"]
+            whole += ["self_attn"] * ("ep" in dims)  # each group of expert-parallel ranks has all heads
+            assert all(re.search("|".join(whole), tensor) for tensor in twice), (name, twice)
         pages = {tuple(page) for one in processes for page in one["pages"]}
         read = sum(one["called"] for one in processes) + len(pages) * PAGE
-        print(f"{name}: {read / size:.3f} of {size:,} bytes, {twice / size:.3f} replicated")
-        assert read <= 1.05 * size + twice, f"{name}: {read:,} of {size:,} bytes, {twice:,} replicated"
+        assert read <= 1.05 * size + sum(twice.values()), f"{name}: {read:,} of {size:,} bytes, {twice} replicated"
+
+
+@linux
+def test_a_disk_gives_each_byte_once(four: Job, sources: dict[str, Path]) -> None:
+    """Files that no page is kept of: what the disk gives to all processes together is the checkpoint."""
+    (_, found), src = four, sources["dense awq"]
+    before = counted()["read_bytes"]
+    forget(src)
+    size = len((src / "model.safetensors").read_bytes())
+    if counted()["read_bytes"] - before < size:
+        pytest.skip("the folder for tests is in memory")
+    read = sum(one["disk"] for one in found["cold"])
+    assert 0.98 * size <= read <= 1.05 * size, f"{read:,} of {size:,} bytes"
+
+
+@linux
+def test_one_that_fails_keeps_no_other_waiting(four: Job) -> None:
+    _, found = four
+    every = sorted(found["spoilt"], key=lambda one: one["rank"])
+    assert [bool(one["refused"]) for one in every] == [False, True, False, False]
+    assert "gate_proj" in every[1]["refused"] or "gate_up_proj" in every[1]["refused"], every[1]["refused"]
+    assert len(every[0]["digests"]) == len(every[2]["digests"]) > len(every[1]["digests"])
+
+
+# ---------------------------------------------------------------- converting
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@linux
+def test_processes_convert_together(four: Job, tmp_path: Path) -> None:
+    asked, found = four
+    convert(asked["convert"]["src"], tmp_path / "out", tp=2, ep=2)
+    assert files(Path(asked["convert"]["convert"])) == files(tmp_path / "out")
+    assert not any("refused" in one for one in found["convert"])
+
+
+@linux
+def test_replicas_do_not_write_the_same_folder(four: Job) -> None:
+    asked, found = four
+    for one in found["replicas"]:
+        assert "2 processes of the mesh have each rank" in one["refused"]
+    assert not Path(asked["replicas"]["convert"]).exists()
+
+
+def test_torchrun_and_the_command(sources: dict[str, Path], tmp_path: Path) -> None:
+    src = sources["moe mxfp4"]
+    words = ["-m", "layoutdsl", "convert", str(src), "out", "--ep", "2", "--rank", "env"]
+    done = ran(words, 2, tmp_path)
+    assert done.returncode == 0, done.stderr
+    convert(src, tmp_path / "expected", ep=2)
+    assert files(tmp_path / "out") == files(tmp_path / "expected")
+
+
+def test_the_script_of_the_page(tmp_path: Path) -> None:
+    """docs/torchrun.md shows a script and what it prints."""
+    page = (ROOT / "docs" / "torchrun.md").read_text(encoding="utf-8")
+    script, said = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("py", "text printed"))
+    assert script and said
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    (tmp_path / "load.py").write_text(script[1])
+    done = ran(["load.py"], 4, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(said[1].splitlines())
