@@ -2,6 +2,7 @@
 tests/test_many_ranks.py."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from converted import FIXTURES
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from layoutdsl import LayoutError, convert, load
+from layoutdsl import LayoutError, cli, convert, load
 from layoutdsl.checkpoints.load import planned
 from layoutdsl.checkpoints.mesh import Rank, of_environment, told
 
@@ -88,6 +89,22 @@ def test_torchrun_says_it() -> None:
 def test_an_environment_that_does_not(environment: dict[str, str], match: str) -> None:
     with pytest.raises(LayoutError, match=match):
         of_environment(2, 2, environment)
+
+
+def test_the_command_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["convert", str(SRC), str(tmp_path / "out"), "--tp", "2", "--rank"]
+    monkeypatch.delenv("RANK", raising=False)
+    assert cli.main([*command, "env"]) == 1
+    assert "LP228 mesh: the environment does not say which rank this process is" in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cli.main([*command, "env"]) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["rank-1"]
+    with pytest.raises(SystemExit):
+        cli.main([*command, "first"])
+    assert "expected a number or env, found `first`" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- all check the same
