@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layoutdsl import LayoutError
@@ -36,6 +36,7 @@ def entry_of(path: Path, size: int) -> Entry:
     return Entry("x", path, "uint8", (size,), START, size)
 
 
+@example(strip=Strip((3, 5), 4, ((2, (9, 4)), (5, (40, 8)), (3, (300, 40)))), gap=1 << 16, window=1 << 22, maps=True)
 @settings(max_examples=150, deadline=None)
 @given(
     strip=strips(),
