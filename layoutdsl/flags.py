@@ -37,6 +37,13 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def rank(text: str) -> int | str:
+    """A rank's number, or `env`: what the environment says."""
+    if text != "env" and not re.fullmatch("-?[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"expected a number or env, found `{text}`")
+    return text if text == "env" else int(text)
+
+
 def of_kernels(pairs: Iterable[tuple[str, bool | int | str]]) -> dict[str, bool | int | str]:
     """Parameters of kernels by their own names; `target.group` is `group`, as messages of the planner write it."""
     return {name.removeprefix("target."): value for name, value in pairs}

@@ -43,10 +43,15 @@ class Span:
     length: int
     loops: tuple[tuple[int, int, int], ...] = ()
 
+    @property
+    def strip(self) -> Strip:
+        """The same as a strip of (source byte, target byte)."""
+        loops = tuple((count, (source, target)) for count, source, target in self.loops)
+        return Strip((self.source_byte, self.target_byte), self.length, loops)
+
     def pieces(self) -> Iterator[tuple[int, int, int]]:
         """(source byte, target byte, length) of each row."""
-        loops = tuple((count, (source, target)) for count, source, target in self.loops)
-        for source, target in Strip((self.source_byte, self.target_byte), self.length, loops).starts():
+        for source, target in self.strip.starts():
             yield source, target, self.length
 
 

@@ -11,7 +11,8 @@ neighbours on both. Rows of 4 that begin where others end are one with them:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import add
 
 Place = tuple[int, ...]
 """An address per side: of the source alone, or of source and target."""
@@ -38,6 +39,11 @@ class Strip:
             moves = [i * steps[side] for i in range(count)]
             found = [at + move for at in found for move in moves]
         return found
+
+
+def moved(strip: Strip, by: Place) -> Strip:
+    """The same rows, each so much further on each side."""
+    return replace(strip, at=tuple(map(add, strip.at, by)))
 
 
 def tidy(at: Place, length: int, loops: Iterable[tuple[int, Place]]) -> Strip:

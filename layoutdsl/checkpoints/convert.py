@@ -19,9 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layoutdsl import flags
+from layoutdsl.checkpoints.mesh import of_environment, only, told
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
     from layoutdsl.checkpoints.report import Report
     from layoutdsl.model import ParamValue
 
@@ -32,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dst", metavar="DST", help="folder to write, with a folder rank-R in it for each rank")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="number of tensor-parallel ranks (default: 1)")
     parser.add_argument("--ep", type=int, default=1, metavar="N", help="number of expert-parallel ranks (default: 1)")
-    parser.add_argument("--rank", type=int, metavar="R", help="write this rank alone, of tp times ep")
+    parser.add_argument(
+        "--rank",
+        type=flags.rank,
+        metavar="R",
+        help="write this rank alone, of tp times ep; `env`: the one that torchrun makes of this process",
+    )
     parser.add_argument(
         "--to",
         action="append",
@@ -71,7 +80,7 @@ def command(args: argparse.Namespace) -> int:
         args.dst,
         tp=args.tp,
         ep=args.ep,
-        rank=args.rank,
+        rank=of_environment(args.tp, args.ep) if args.rank == "env" else args.rank,
         to=args.to or (),
         dtype=args.dtype,
         params=flags.of_kernels(args.param),
@@ -89,9 +98,10 @@ def convert(
     src: str | Path,
     dst: str | Path,
     *,
-    tp: int = 1,
-    ep: int = 1,
+    tp: int | None = None,
+    ep: int | None = None,
     rank: int | None = None,
+    mesh: DeviceMesh | ProcessGroup | None = None,
     to: str | Sequence[str] = (),
     dtype: str | None = None,
     params: Mapping[str, ParamValue] | None = None,
@@ -101,13 +111,15 @@ def convert(
     verify: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Convert the checkpoint `src` for `tp` times `ep` ranks, or for one of them, into `dst`.
+    """Convert the checkpoint `src` for `tp` times `ep` ranks (default: 1 each), or for one of them, into `dst`.
 
-    to: kernel specs; for each layer the first that takes its codes, of the shipped ones without. dtype: that of the
-    activations, float16 or bfloat16; without, the model's in config.json. params: parameters of the kernels, such as
-    {"group": 32}. experts: the expert of each place that ranks have for one, such as (0, 1, 2, 3, 0, 3), where some
-    have several. specs: folders of the user's own specs and names. verify: hold every value of the output against the
-    source before it gets its name. dry_run: write nothing.
+    mesh: instead of these, the torch.distributed DeviceMesh or ProcessGroup that says which rank this process is, as
+    `load` takes it: each process writes the folder of its own rank, and waits for no other. to: kernel specs; for each
+    layer the first that takes its codes, of the shipped ones without. dtype: that of the activations, float16 or
+    bfloat16; without, the model's in config.json. params: parameters of the kernels, such as {"group": 32}. experts:
+    the expert of each place that ranks have for one, such as (0, 1, 2, 3, 0, 3), where some have several. specs:
+    folders of the user's own specs and names. verify: hold every value of the output against the source before it gets
+    its name. dry_run: write nothing.
 
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
     left behind.
@@ -117,7 +129,13 @@ def convert(
     from layoutdsl.checkpoints.planning import number_of
     from layoutdsl.checkpoints.report import Report
 
-    start, final = time.perf_counter(), Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
+    start = time.perf_counter()
+    if mesh is None:
+        tp, ep = (1 if count is None else count for count in (tp, ep))
+    else:
+        own = only(told(mesh, tp=tp, rank=rank, ep=ep))
+        tp, ep, rank = own.tp, own.ep, own.number
+    final = Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
     writing.check_new(final)
     conversion = planned(
         src,

@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -288,12 +290,16 @@ def room(size: int) -> bytearray | mmap.mmap:
 
 def read_into(entry: Entry, at: int, into: memoryview) -> None:
     """Fill a buffer with the bytes of a tensor from `at` on. LayoutError where the file does not give them."""
-    done = 0
+    with opened(entry) as file:
+        read_at(file, entry, at, into)
+
+
+@contextmanager
+def opened(entry: Entry) -> Iterator[FileIO]:
+    """The file of a tensor, to be read without a buffer. LayoutError for whatever the system says meanwhile."""
     try:
         with entry.file.open("rb", buffering=0) as file:
-            file.seek(entry.start + at)
-            while done < len(into) and (count := file.readinto(into[done:])):
-                done += count
+            yield file
     except OSError as error:
         _fail(
             "LP213",
@@ -301,6 +307,14 @@ def read_into(entry: Entry, at: int, into: memoryview) -> None:
             f"`{entry.file}`: tensor `{entry.name}` cannot be read: {files.reason(error)}",
             None,
         )
+
+
+def read_at(file: FileIO, entry: Entry, at: int, into: memoryview) -> None:
+    """The same of a file that is open."""
+    done = 0
+    file.seek(entry.start + at)
+    while done < len(into) and (count := file.readinto(into[done:])):
+        done += count
     if done < len(into):
         _fail(
             "LP213",

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layoutdsl.checkpoints.mesh import told
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from layoutdsl.checkpoints.run import Conversion
     from layoutdsl.model import ParamValue
@@ -23,9 +26,10 @@ def load(
     model_dir: str | Path,
     *,
     target: str | Sequence[str] = (),
-    tp: int = 1,
-    rank: int = 0,
-    ep: int = 1,
+    tp: int | None = None,
+    rank: int | None = None,
+    ep: int | None = None,
+    mesh: DeviceMesh | ProcessGroup | None = None,
     device: str | torch.device = "cpu",
     dtype: str | None = None,
     params: Mapping[str, ParamValue] | None = None,
@@ -36,21 +40,24 @@ def load(
     """Every tensor of one rank, by the name that `convert` gives it; tensors that are copied come last.
 
     target: a kernel spec, or several, of which the first that takes a layer's codes counts; without, of the shipped
-    ones. rank: which of tp times ep ranks, tensor-parallel neighbours first. dtype: that of the activations, float16 or
-    bfloat16 (default: the model's in config.json). params: parameters of the kernels, such as {"group": 32}. experts:
-    the expert of each place that ranks have for one, such as (0, 1, 2, 3, 0, 3), where some have several. specs:
-    folders of the user's own specs and names. Only the bytes that the rank needs are read, and one unit is in memory at
-    a time.
+    ones. rank: which of tp times ep ranks (default: the only one), tensor-parallel neighbours first. mesh: instead of
+    these, a torch.distributed DeviceMesh with dims named `tp`, `ep` or both, other dims being replicas; or a
+    ProcessGroup, all of it tensor-parallel. dtype: that of the activations, float16 or bfloat16 (default: the model's
+    in config.json). params: parameters of the kernels, such as {"group": 32}. experts: the expert of each place that
+    ranks have for one, such as (0, 1, 2, 3, 0, 3), where some have several. specs: folders of the user's own specs and
+    names. Only the bytes that the rank needs are read, one unit is in memory at a time, and no other rank is waited
+    for.
 
     Everything is checked before the first tensor. Raises LayoutError that names file and tensor, what was expected and
     what was found.
     """
+    own = told(mesh, tp=tp, rank=rank, ep=ep)
     conversion = planned(
         model_dir,
         target=target,
-        tp=tp,
-        rank=rank,
-        ep=ep,
+        tp=own.tp,
+        rank=own.number,
+        ep=own.ep,
         dtype=dtype,
         params=params,
         experts=experts,

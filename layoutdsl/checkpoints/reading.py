@@ -20,18 +20,14 @@ from dataclasses import dataclass
 import torch
 
 from layoutdsl.checkpoints.binding import Job
-from layoutdsl.checkpoints.folder import Entry, read_into, read_tensor, room
+from layoutdsl.checkpoints.folder import Entry, opened, read_tensor, room
+from layoutdsl.checkpoints.gather import fill
 from layoutdsl.checkpoints.planning import Planner
 from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan, TensorInfo
 from layoutdsl.spans import Span, split
-
-GAP = 4096
-"""Bytes between two ranges up to which both are read in one go: a disk reads no less than a page."""
-
-CHUNK = 1 << 24
-"""Most bytes that are read in one go where not all of them are needed."""
+from layoutdsl.strips import Strip, moved
 
 Given = torch.Tensor | list[torch.Tensor]
 
@@ -70,8 +66,8 @@ def source_of(planner: Planner, job: Job, plan: Plan) -> Source:
 
 
 def ranges(source: Source, job: Job) -> Iterator[tuple[Entry, int, int]]:
-    """Every stretch of bytes that is needed: the tensor, and [begin, end) inside it. What stands between two of them in
-    one page is read with them."""
+    """Every stretch of bytes that is needed: the tensor, and [begin, end) inside it. Of those that are near each
+    other, what stands between is mapped, not copied (see gather)."""
     plan = source.slice or source.plan
     for name, reads in plan.reads().items():
         for entry, base, size in _experts(plan, job, name):
@@ -107,14 +103,19 @@ def _needed(plan: Plan, job: Job) -> dict[str, Given]:
     """The tensors that a plan takes, filled where it reads them; of experts that are not this rank's, nothing."""
     found: dict[str, Given] = {}
     for name, reads in plan.reads().items():
-        pieces = [(begin, begin, end - begin) for begin, end in reads.ranges()]
         into = {id(entry): memoryview(room(entry.size)) for entry, _, _ in _experts(plan, job, name)}
         for entry, base, size in {(id(one[0]), one[1]): one for one in _experts(plan, job, name)}.values():
-            for group in _near([(begin, at, min(length, size - begin)) for begin, at, length in pieces]):
-                _fill(entry, base, group, into[id(entry)][base : base + size])
+            with opened(entry) as file:
+                fill(file, entry, (_in_place(strip, base, size) for strip in reads.strips), into[id(entry)])
         tensors = [_tensor(entry, into.get(id(entry))) for entry in job.inputs[name]]
         found[name] = tensors if job.apart(name) else tensors[0]
     return found
+
+
+def _in_place(strip: Strip, base: int, size: int) -> Strip:
+    """A strip of an expert's bytes, to where they stand in its tensor; a stored shape may end before."""
+    (at,), loops = strip.at, tuple((count, (step, step)) for count, (step,) in strip.loops)
+    return Strip((base + at, base + at), min(strip.length, size - at), loops)
 
 
 def _tensor(entry: Entry, data: memoryview | None) -> torch.Tensor:
@@ -128,12 +129,12 @@ def _sliced(plan: Plan, job: Job, info: TensorInfo, spans: Sequence[Span]) -> to
     """One tensor of the slice, of all the rank's experts, filled from the files."""
     first = job.inputs[spans[0].source][0]
     into = memoryview(room(bytes_of(info)))
+    each = len(into) // max(info.experts if not info.shared else 1, 1)
     for name in dict.fromkeys(span.source for span in spans):
-        pieces = sorted(piece for span in spans if span.source == name for piece in span.pieces())
-        each = len(into) // max(info.experts if not info.shared else 1, 1)
+        rows = [span.strip for span in spans if span.source == name]
         for at, (entry, base, _) in enumerate(_experts(plan, job, name)):
-            for group in _near(pieces):
-                _fill(entry, base, group, into[at * each : (at + 1) * each])
+            with opened(entry) as file:
+                fill(file, entry, (moved(strip, (base, at * each)) for strip in rows), into)
     return torch.frombuffer(into, dtype=torch.uint8).view(getattr(torch, first.dtype)).view(info.full_shape)
 
 
@@ -146,33 +147,6 @@ def _experts(plan: Plan, job: Job, name: str) -> Iterator[tuple[Entry, int, int]
     size = entries[0].size // (info.experts if info.experts and not info.shared else 1)
     here = plan.source_experts if info.experts and not info.shared else range(1)
     yield from ((entries[0], expert * size, size) for expert in here)
-
-
-Piece = tuple[int, int, int]
-"""(source byte, target byte, length)"""
-
-
-def _near(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Pieces in the order of the file, those together that are read in one go."""
-    group: list[Piece] = []
-    for piece in pieces:
-        if group and (piece[0] - sum(group[-1][::2]) > GAP or sum(piece[::2]) - group[0][0] > CHUNK):
-            yield group
-            group = []
-        group.append(piece)
-    if group:
-        yield group
-
-
-def _fill(entry: Entry, base: int, group: Sequence[Piece], into: memoryview) -> None:
-    begin, end = group[0][0], sum(group[-1][::2])
-    if len(group) == 1:
-        read_into(entry, base + begin, into[group[0][1] : group[0][1] + end - begin])
-        return
-    between = memoryview(room(end - begin))
-    read_into(entry, base + begin, between)
-    for source, target, length in group:
-        into[target : target + length] = between[source - begin : source - begin + length]
 
 
 def give_back() -> None:

@@ -107,8 +107,7 @@ def published(final: Path) -> Iterator[Path]:
     temporary = final.parent / f".{final.name}.{secrets.token_hex(4)}.partial"
     try:
         made = [folder for folder in final.parents if not folder.exists()]
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
+        temporary.mkdir(parents=True)  # another rank that failed may have removed the parent just now
         yield temporary
         sync(temporary)
         if final.exists():

@@ -1,0 +1,105 @@
+"""Rows of bytes out of a file: each read by itself where they are far apart, copied out of a mapped window where near.
+
+    with opened(entry) as file:
+        fill(file, entry, strips, into)      # strips of (byte of the tensor, byte of the buffer)
+
+Half of the inputs of a matrix are a stripe of each of its rows, and the other half is another rank's. Read one by one,
+narrow stripes cost a call each; read with what stands between them, they are copied twice, and by every rank. A window
+of the file is mapped instead: its pages are those that the system keeps of the file for all processes of the machine,
+so a disk gives them once, and only the stripes are copied. Where the system cannot map a window, or could not tell an
+error of the disk in words, the window is read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from io import FileIO
+
+import torch
+
+from layoutdsl.checkpoints.folder import Entry, read_at, room
+from layoutdsl.strips import Strip, moved
+
+GAP = 1 << 16
+"""Bytes between two rows up to which one window has both: a disk or a server gives them in less time than it takes to
+ask once more."""
+
+WINDOW = 1 << 22
+"""Most bytes of a window. So many come on top of what is stated of a unit, while it is read."""
+
+POPULATE = 22
+"""MADV_POPULATE_READ of Linux 5.14: all pages of a window at once, and an error of the disk as an error, where a read
+of the mapped memory would end the process by a signal."""
+
+
+def fill(file: FileIO, entry: Entry, strips: Iterable[Strip], into: memoryview) -> None:
+    """Every row of the strips, from its byte of the tensor to its byte of the buffer.
+
+    Raises LayoutError where the file does not give them.
+    """
+    for strip in strips:
+        for part in _parts(strip):
+            if part.loops:
+                _copy(file, entry, part, into)
+            else:
+                source, target = part.at
+                read_at(file, entry, source, into[target : target + part.length])
+
+
+def _parts(strip: Strip) -> Iterator[Strip]:
+    """The strip in parts: rows without a loop, and strips that fit a window."""
+    if not strip.loops:
+        yield strip
+        return
+    *rest, (count, steps) = strip.loops
+    inner = replace(strip, loops=tuple(rest))
+    together = (WINDOW - _extent(inner)) // steps[0] + 1 if _near(strip) else 1
+    if together < 2:
+        for turn in range(count):
+            yield from _parts(moved(inner, tuple(turn * step for step in steps)))
+        return
+    for turn in range(0, count, together):
+        turns = min(together, count - turn)
+        yield moved(replace(inner, loops=(*rest, (turns, steps))), tuple(turn * step for step in steps))
+
+
+def _near(strip: Strip) -> bool:
+    """Whether no two neighbours are further apart than GAP."""
+    extent = strip.length
+    for count, (step, _) in strip.loops:
+        if step - extent > GAP:
+            return False
+        extent += (count - 1) * step
+    return True
+
+
+def _extent(strip: Strip) -> int:
+    """Bytes of the source from the first to the last, with what stands between."""
+    return strip.length + sum((count - 1) * steps[0] for count, steps in strip.loops)
+
+
+def _copy(file: FileIO, entry: Entry, strip: Strip, into: memoryview) -> None:
+    size, (begin, target) = _extent(strip), strip.at
+    if (found := mapped(file, entry.start + begin, size)) is None:
+        found = memoryview(room(size))
+        read_at(file, entry, begin, found)
+    counts = [*(count for count, _ in reversed(strip.loops)), strip.length]
+    given, made = ([*(steps[side] for _, steps in reversed(strip.loops)), 1] for side in (0, 1))
+    source = torch.frombuffer(found, dtype=torch.uint8)
+    torch.frombuffer(into, dtype=torch.uint8).as_strided(counts, made, target).copy_(source.as_strided(counts, given))
+
+
+def mapped(file: FileIO, begin: int, size: int) -> memoryview | None:
+    """Bytes of a file as the system keeps them; None where it cannot, or could not say that it failed."""
+    if sys.platform != "linux":
+        return None
+    first = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    with suppress(OSError, ValueError):  # a file system without maps, an older system, a file that ends before
+        pages = mmap.mmap(file.fileno(), begin - first + size, access=mmap.ACCESS_COPY, offset=first)
+        pages.madvise(POPULATE)
+        return memoryview(pages)[begin - first :]
+    return None
