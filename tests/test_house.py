@@ -64,6 +64,7 @@ LAYERS = (
     "show",
     "diff",
     "checkpoints",
+    "reloading",
     "coverage",
     "warmup",
     "cli",
@@ -88,7 +89,7 @@ AGAINST = {
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors")
 # The only layers that may import one of them, but for types.
-HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints")
+HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints", "reloading")
 
 SPEC_KINDS = ("checkpoint", "kernel", "module")
 SPEC_LINES = 60

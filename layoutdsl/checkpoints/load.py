@@ -15,6 +15,7 @@ from layoutdsl.errors import LayoutError
 if TYPE_CHECKING:
     import torch
 
+    from layoutdsl.checkpoints.folder import Folder
     from layoutdsl.checkpoints.run import Conversion
     from layoutdsl.model import ParamValue
 
@@ -62,7 +63,7 @@ def load(
 
 
 def planned(
-    model_dir: str | Path,
+    model_dir: str | Path | Folder,
     *,
     target: str | Sequence[str] = (),
     tp: int = 1,
