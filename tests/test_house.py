@@ -65,6 +65,7 @@ LAYERS = (
     "diff",
     "checkpoints",
     "reloading",
+    "adapters",
     "coverage",
     "warmup",
     "cli",

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 
+from layoutdsl.backends import buffers
 from layoutdsl.errors import LayoutError, did_you_mean
 
 Described = tuple[str, tuple[int, ...]]
@@ -43,11 +44,7 @@ def _checked(found: Mapping[str, torch.Tensor], name: str, described: Described)
             f"the model has no tensor `{name}`, expected {expected}",
             did_you_mean(name, found) or "the names are those of layoutdsl.load with the same arguments",
         )
-    tensor = found[name]
-    if not isinstance(tensor, torch.Tensor) or is_sharded(tensor) or tensor.layout != torch.strided or tensor.is_meta:
-        what = "a tensor on meta" if getattr(tensor, "is_meta", False) else f"of type {type(tensor).__name__}"
-        help = "the model holds what this rank's kernels read"
-        raise _wrong(f"`{name}` of the model is {what}, a dense torch tensor is needed", help)
+    tensor = buffers.dense(name, found[name], " of the model", f"expected {expected}")
     stated = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if stated != expected:
         raise _wrong(
@@ -68,11 +65,6 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> None:
         if device == other_device and begin + tensors[name].nbytes > other_begin:
             help = "the checkpoint has both: give each storage of its own"
             raise _wrong(f"`{name}` and `{other}` of the model share memory", help)
-
-
-def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether it stands for more than this process holds of it, as a DTensor does."""
-    return hasattr(tensor, "full_tensor") or hasattr(tensor, "local_shards")
 
 
 def lie(tensors: Iterable[torch.Tensor]) -> tuple[tuple[torch.device, int], ...]:

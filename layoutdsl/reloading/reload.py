@@ -22,7 +22,7 @@ from layoutdsl.checkpoints.load import planned
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.plan import TensorInfo
 from layoutdsl.reloading.folding import fold
-from layoutdsl.reloading.live import handles, is_sharded, live
+from layoutdsl.reloading.live import handles, live
 from layoutdsl.reloading.report import Report
 from layoutdsl.reloading.targets import Copy, Given, Target, Targets, Unit
 
@@ -71,7 +71,7 @@ class Reload:
         if apply not in APPLY:
             raise LayoutError(
                 f"`apply` is {apply!r}, expected {', '.join(APPLY[:-1])} or {APPLY[-1]}",
-                code="LP375",
+                code="LP374",
                 name="apply",
                 help=did_you_mean(str(apply), APPLY),
             )
@@ -141,7 +141,7 @@ class Reload:
         raise LayoutError(
             f"the round is not complete: {len(report.missing)} tensors were not given: "
             f"{', '.join(f'`{line}`' for line in lines[:MOST_SHOWN])}{more}",
-            code="LP374",
+            code="LP373",
             name="round-incomplete",
             help=f"give them; until then {len(report.old)} live tensors are old and {len(report.mixed)} half new",
         )
@@ -206,12 +206,6 @@ def _group(target: Target, apply: Apply) -> str:
 
 
 def _check(entry: Entry, tensor: Any) -> None:
-    if isinstance(tensor, torch.Tensor) and is_sharded(tensor):
-        raise _refused(
-            "LP373",
-            f"`{entry.name}` is a {type(tensor).__name__}, of which this process holds a part",
-            "give the whole tensor: call full_tensor() on it, on all of its ranks",
-        )
     info = TensorInfo(entry.name, "", (entry.dtype,), "", 0, entry.shape, 0, False)
     remedy = "each rank is given whole tensors, as the checkpoint has them: gather a sharded one, cast another dtype"
     buffers.matches(info, tensor, entry.shape, "", remedy)
@@ -222,5 +216,5 @@ def _shown(given: object) -> str:
 
 
 def _refused(code: str, message: str, help: str | None) -> LayoutError:
-    names = {"LP371": "no-such-tensor", "LP372": "given-twice", "LP373": "sharded"}
+    names = {"LP371": "no-such-tensor", "LP372": "given-twice"}
     return LayoutError(message, code=code, name=names[code], help=help)

@@ -28,7 +28,7 @@ class Status:
 class Report:
     """What a round has done so far; `str` is a text for people, with equal layers folded into one line.
 
-    written: live tensors into which the last call wrote.
+    written: live tensors into which the last call wrote, be it padding alone.
     """
 
     parts: tuple[Status, ...]
@@ -36,7 +36,7 @@ class Report:
 
     @property
     def old(self) -> tuple[str, ...]:
-        """Live tensors into which this round has written nothing."""
+        """Live tensors in which nothing of the new checkpoint stands."""
         return tuple(name for part in self.parts for name in part.old)
 
     @property
