@@ -1,1 +1,1 @@
-"""layoutdsl inside other programs. An adapter knows the other program's names and moments, and nothing of layouts."""
+"""Plans inside other people's loaders. What a layout is stands in specs and plans, never here."""
