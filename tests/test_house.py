@@ -64,12 +64,8 @@ LAYERS = (
     "show",
     "diff",
     "checkpoints",
-<<<<<<< HEAD
     "reloading",
-    "adapters",
-=======
     "adapters",  # each imports what it adapts to, and nothing of ours imports them
->>>>>>> adapters
     "coverage",
     "warmup",
     "cli",
@@ -94,11 +90,7 @@ AGAINST = {
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors", "transformers")
 # The only layers that may import one of them, but for types.
-<<<<<<< HEAD
-HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints", "reloading")
-=======
-HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints", "adapters")
->>>>>>> adapters
+HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints", "reloading", "adapters")
 
 SPEC_KINDS = ("checkpoint", "kernel", "module")
 SPEC_LINES = 60

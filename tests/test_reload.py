@@ -221,7 +221,7 @@ def test_gradients_of_what_is_given_do_not_matter(home: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (None, "LP370 live-tensor: the model has no tensor `NAME`, expected int32 [8, 1024]"),
+        (None, "LP380 live-tensor: the model has no tensor `NAME`, expected int32 [8, 1024]"),
         (lambda tensor: tensor.float(), "`NAME` of the model is float32 [8, 1024], expected int32 [8, 1024]"),
         (lambda tensor: tensor[:4], "`NAME` of the model is int32 [4, 1024], expected int32 [8, 1024]"),
         (lambda tensor: tensor.t().contiguous().t(), "`NAME` of the model is not contiguous"),
@@ -280,9 +280,9 @@ def test_what_does_not_fit(apply: str, home: Path) -> None:
     def said(wrong: Any) -> str:
         return refused(one, live, [good, wrong])
 
-    assert "LP371 no-such-tensor: the checkpoint has no tensor `lm_heat.weight`" in said(("lm_heat.weight", tensor))
+    assert "LP381 no-such-tensor: the checkpoint has no tensor `lm_heat.weight`" in said(("lm_heat.weight", tensor))
     assert "did you mean `lm_head.weight`?" in said(("lm_heat.weight", tensor))
-    assert "LP372 given-twice: `model.norm.weight` is given twice in one round" in said(good)
+    assert "LP382 given-twice: `model.norm.weight` is given twice in one round" in said(good)
     assert f"LP163 wrong-dtype: `{name}` is float32, expected int32" in said((name, tensor.float()))
     assert f"`{name}` has the shape [{rows // 2}, {columns}], expected [{rows}, {columns}]" in said(
         (name, tensor[: rows // 2])
@@ -295,10 +295,10 @@ def test_what_does_not_fit(apply: str, home: Path) -> None:
         assert "a pair (name, tensor) is needed" in said(wrong)
 
     one.update([good])
-    assert "LP372 given-twice: `model.norm.weight`" in refused(one, live, iter([good]))
+    assert "LP382 given-twice: `model.norm.weight`" in refused(one, live, iter([good]))
     with pytest.raises(LayoutError) as refusal:
         one.finish()
-    assert "LP373 round-incomplete: the round is not complete: 108 tensors were not given" in str(refusal.value)
+    assert "LP383 round-incomplete: the round is not complete: 108 tensors were not given" in str(refusal.value)
     assert "`model.layers.{0..1}.mlp.experts.{0..3}.{gate_proj,up_proj,down_proj}.{weight_packed,weight_scale," in str(
         refusal.value
     )

@@ -55,7 +55,7 @@ def convert_state_dict(
     if sources not in SOURCES:
         raise LayoutError(
             f"`sources` is {sources!r}, expected {' or '.join(SOURCES)}",
-            code="LP375",
+            code="LP385",
             name="sources",
             help="released ones are taken out of the state dict",
         )

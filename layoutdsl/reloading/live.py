@@ -23,7 +23,7 @@ def handles(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str,
         return model
     raise LayoutError(
         f"the model is of type {type(model).__name__}, a torch.nn.Module or a mapping of names to tensors is needed",
-        code="LP370",
+        code="LP380",
         name="live-tensor",
         help="dict(layoutdsl.load(...)) is such a mapping",
     )
@@ -73,4 +73,4 @@ def lie(tensors: Iterable[torch.Tensor]) -> tuple[tuple[torch.device, int], ...]
 
 
 def _wrong(message: str, help: str) -> LayoutError:
-    return LayoutError(message, code="LP370", name="live-tensor", help=help)
+    return LayoutError(message, code="LP380", name="live-tensor", help=help)

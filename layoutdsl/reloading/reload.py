@@ -71,7 +71,7 @@ class Reload:
         if apply not in APPLY:
             raise LayoutError(
                 f"`apply` is {apply!r}, expected {', '.join(APPLY[:-1])} or {APPLY[-1]}",
-                code="LP374",
+                code="LP384",
                 name="apply",
                 help=did_you_mean(str(apply), APPLY),
             )
@@ -141,7 +141,7 @@ class Reload:
         raise LayoutError(
             f"the round is not complete: {len(report.missing)} tensors were not given: "
             f"{', '.join(f'`{line}`' for line in lines[:MOST_SHOWN])}{more}",
-            code="LP373",
+            code="LP383",
             name="round-incomplete",
             help=f"give them; until then {len(report.old)} live tensors are old and {len(report.mixed)} half new",
         )
@@ -151,15 +151,15 @@ class Reload:
         found: dict[Target, dict[str, torch.Tensor]] = {}
         for pair in pairs:
             if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
-                raise _refused("LP371", f"{_shown(pair)} is given, a pair (name, tensor) is needed", None)
+                raise _refused("LP381", f"{_shown(pair)} is given, a pair (name, tensor) is needed", None)
             name, tensor = pair
             target = self._owner.get(name)
             if target is None:
                 help = did_you_mean(name, self._owner) or "the names are those of the checkpoint's safetensors files"
-                raise _refused("LP371", f"the checkpoint has no tensor `{name}`", f"{help}; leave it out if it is tied")
+                raise _refused("LP381", f"the checkpoint has no tensor `{name}`", f"{help}; leave it out if it is tied")
             own = found.setdefault(target, {})
             if name in self._given or name in own:
-                raise _refused("LP372", f"`{name}` is given twice in one round", "begin() starts the next round")
+                raise _refused("LP382", f"`{name}` is given twice in one round", "begin() starts the next round")
             _check(target.entries[name], tensor)
             own[name] = tensor
         return found
@@ -216,5 +216,5 @@ def _shown(given: object) -> str:
 
 
 def _refused(code: str, message: str, help: str | None) -> LayoutError:
-    names = {"LP371": "no-such-tensor", "LP372": "given-twice"}
+    names = {"LP381": "no-such-tensor", "LP382": "given-twice"}
     return LayoutError(message, code=code, name=names[code], help=help)
