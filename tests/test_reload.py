@@ -261,11 +261,11 @@ def test_what_is_no_model() -> None:
 
 def refused(one: Reload, live: Tensors, tensors: Any) -> str:
     """Nothing is written, nothing counts as given."""
-    before, report = copy(live), one.report
+    before, parts = copy(live), one.report.parts
     with pytest.raises(LayoutError) as refusal:
         one.update(tensors)
     same(live, before)
-    assert one.report == report
+    assert one.report.parts == parts
     return str(refusal.value)
 
 
@@ -304,7 +304,7 @@ def test_what_does_not_fit(apply: str, home: Path) -> None:
     )
     one.update(dict(pair for pair in tensors.items() if pair[0] != good[0]))
     same(live, loaded(MOE, 1, home, ()))
-    assert one.finish() == one.report
+    assert one.finish().complete
 
 
 def test_a_generator_that_fails_leaves_what_came_before(home: Path) -> None:
@@ -425,7 +425,6 @@ def test_the_report_in_words(home: Path) -> None:
         "missing: model.layers.{0..1}.self_attn.k_proj.weight_scale",
         "missing: model.layers.{0..1}.mlp.experts.{1..2}.up_proj.weight_packed",
     ]
-    assert str(one.report) == str(report)
     one.update([pair for pair in tensors.items() if pair[0].endswith(late)])
     assert str(one.report) == "complete: 29 tensors are new"
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,8 +24,8 @@ from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.plan import TensorInfo
 from layoutdsl.reloading.folding import fold
 from layoutdsl.reloading.live import handles, live
-from layoutdsl.reloading.report import Report
-from layoutdsl.reloading.targets import Copy, Given, Target, Targets, Unit
+from layoutdsl.reloading.report import Report, Status
+from layoutdsl.reloading.targets import Copy, Given, Target, Unit
 
 if TYPE_CHECKING:
     from layoutdsl.model import ParamValue
@@ -88,14 +89,15 @@ class Reload:
             backend=backend,
         )
         self.model, self.apply, staged = model, apply, apply != "arrival"
-        self._targets: Targets = (
+        self._targets: tuple[Target, ...] = (
             *(Unit(job, plan, backend, staged) for job, (plan,) in conversion.jobs()),
             *(Copy(entry, staged) for entry in conversion.work.copies),
         )
         self._owner = {name: target for target in self._targets for name in target.entries}
-        self._groups: dict[str, list[Target]] = {}
+        groups: dict[str, list[Target]] = {}
         for one in self._targets:
-            self._groups.setdefault(_group(one, apply), []).append(one)
+            groups.setdefault(_group(one, apply), []).append(one)
+        self._groups = {one: group for group in groups.values() for one in group} if staged else {}
         self._given: set[str] = set()
         self.begin()
 
@@ -124,12 +126,15 @@ class Reload:
         for pairs in _lists(tensors):
             with torch.inference_mode():  # writes to all tensors, those that were made in this mode too
                 written += self._take(self._looked_at(pairs))
-        return Report(tuple(target.status for target in self._targets), tuple(dict.fromkeys(written)))
+        return Report(self._status, tuple(dict.fromkeys(written)))
 
     @property
     def report(self) -> Report:
         """How far the round is."""
-        return Report(tuple(target.status for target in self._targets))
+        return Report(self._status)
+
+    def _status(self) -> tuple[Status, ...]:
+        return tuple(target.status for target in self._targets)
 
     def finish(self) -> Report:
         """The report of a round that is complete; LayoutError that names what is missing where it is not."""
@@ -143,7 +148,7 @@ class Reload:
             f"{', '.join(f'`{line}`' for line in lines[:MOST_SHOWN])}{more}",
             code="LP383",
             name="round-incomplete",
-            help=f"give them; until then {len(report.old)} live tensors are old and {len(report.mixed)} half new",
+            help=f"give them; of the live tensors {len(report.old)} are old and {len(report.mixed)} half new",
         )
 
     def _looked_at(self, pairs: Sequence[Any]) -> dict[Target, dict[str, torch.Tensor]]:
@@ -155,8 +160,8 @@ class Reload:
             name, tensor = pair
             target = self._owner.get(name)
             if target is None:
-                help = did_you_mean(name, self._owner) or "the names are those of the checkpoint's safetensors files"
-                raise _refused("LP381", f"the checkpoint has no tensor `{name}`", f"{help}; leave it out if it is tied")
+                help = did_you_mean(name, self._owner) or "leave out what its files do not have, such as a tied lm_head"
+                raise _refused("LP381", f"the checkpoint has no tensor `{name}`", help)
             own = found.setdefault(target, {})
             if name in self._given or name in own:
                 raise _refused("LP382", f"`{name}` is given twice in one round", "begin() starts the next round")
@@ -168,8 +173,8 @@ class Reload:
         for target, given in found.items():
             yield from target.give(given)
             self._given.update(given)
-            group = self._groups[_group(target, self.apply)]
-            if self.apply != "arrival" and all(one.complete for one in group):
+            group = self._groups.get(target, ())
+            if all(one.complete for one in group):
                 for one in group:
                     yield from one.commit()
 
@@ -185,7 +190,7 @@ def reload(model: Model, tensors: Tensors, checkpoint: str | Path, **options: An
     """
     one = Reload(model, checkpoint, **options)
     written = one.update(tensors).written
-    return Report(one.finish().parts, written)
+    return replace(one.finish(), written=written)
 
 
 def _lists(tensors: Tensors) -> Iterator[Sequence[Any]]:

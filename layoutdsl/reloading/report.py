@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from layoutdsl.checkpoints.progress import in_bytes
@@ -24,15 +24,21 @@ class Status:
     held: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
-    """What a round has done so far; `str` is a text for people, with equal layers folded into one line.
+    """How far a round is whenever it is asked, which costs nothing before; `str` is a text for people, with equal
+    layers folded into one line.
 
-    written: live tensors into which the last call wrote, be it padding alone.
+    written: live tensors into which the call wrote that made the report, be it padding alone.
     """
 
-    parts: tuple[Status, ...]
+    ask: Callable[[], tuple[Status, ...]]
     written: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Status, ...]:
+        """The same unit by unit, copied tensors last."""
+        return self.ask()
 
     @property
     def old(self) -> tuple[str, ...]:
@@ -73,11 +79,10 @@ class Report:
         if self.complete:
             return f"complete: {len(self.new)} tensors are new"
         counts = f"{len(self.new)} tensors are new, {len(self.mixed)} half new, {len(self.old)} old"
-        kept = f"; {in_bytes(self.held)} are held" if self.held else ""
-        lines = [f"not complete: {counts}{kept}"]
-        for what in ("mixed", "old", "missing", "waiting"):
-            lines += _lines({"mixed": "half new"}.get(what, what), getattr(self, what))
-        return "\n".join(lines)
+        waiting = len(self.waiting)
+        kept = f"; {waiting} given ones wait, {in_bytes(self.held)} are held" if waiting else ""
+        lines = [*_lines("half new", self.mixed), *_lines("old", self.old), *_lines("missing", self.missing)]
+        return "\n".join([f"not complete: {counts}{kept}", *lines])
 
 
 def _lines(what: str, names: Iterable[str]) -> Iterator[str]:

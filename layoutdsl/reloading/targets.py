@@ -7,7 +7,7 @@ as soon as it can be; staged, they become tensors beside the live ones, and `com
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class Target(ABC):
     wanted: Mapping[str, Described]
 
     def __init__(self, staged: bool):
-        self._staged, self._given = staged, set[str]()
+        self._staged, self._due = staged, set[str]()
         self._live: dict[str, torch.Tensor] = {}
         self._new = False
         self._status: Status | None = None
@@ -47,7 +47,7 @@ class Target(ABC):
     @property
     def complete(self) -> bool:
         """Whether all that is awaited was given."""
-        return self.awaited <= self._given
+        return not self._due
 
     def begin(self, found: Mapping[str, torch.Tensor]) -> None:
         """Forget what was given, and write to those of these live tensors that are its own from now on."""
@@ -55,7 +55,7 @@ class Target(ABC):
         if lie(tensors.values()) != lie(self._live.values()):
             self._live = tensors
             self._moved()
-        self._given.clear()
+        self._due = {*self.awaited}
         self._new, self._status = False, None
         self._restart()
 
@@ -64,7 +64,7 @@ class Target(ABC):
         the live tensors that were written to."""
         needed = {name: tensor.detach() for name, tensor in given.items() if name in self.awaited}
         written = self._take(needed) if needed else ()
-        self._given.update(given)
+        self._due -= given.keys()
         self._status = None
         if self._staged:
             return ()
@@ -87,11 +87,11 @@ class Target(ABC):
 
     def _found(self) -> Status:
         names = tuple(self.wanted)
-        missing = tuple(name for name in self.entries if name in self.awaited and name not in self._given)
+        missing = tuple(name for name in self.entries if name in self._due)
         if self._new:
             return Status((), (), names, missing, (), 0)
         if self._staged:
-            waiting = tuple(name for name in self.entries if name in self.awaited and name in self._given)
+            waiting = tuple(name for name in self.entries if name in self.awaited and name not in self._due)
             return Status(names, (), (), missing, waiting, self._held())
         old, mixed, new = self._sorted()
         return Status(old, mixed, new, missing, self._waiting(), self._held())
@@ -185,7 +185,7 @@ class Unit(Target):
 
     def _sorted(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         found: tuple[list[str], list[str], list[str]] = [], [], []
-        progress = self._updates.progress if self._updates is not None and self._given else {}
+        progress = self._updates.progress if self._updates is not None else {}
         for name, own in self._names.items():
             done, of = progress.get(name, (0, 1))
             found[0 if not done else 1 if done < of else 2].append(own)
@@ -236,6 +236,3 @@ class Copy(Target):
 
     def _held(self) -> int:
         return sum(tensor.nbytes for tensor in self._kept.values())
-
-
-Targets = Sequence[Target]
