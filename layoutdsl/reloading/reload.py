@@ -124,7 +124,7 @@ class Reload:
         """
         written: list[str] = []
         for pairs in _lists(tensors):
-            with torch.inference_mode():  # writes to all tensors, those that were made in this mode too
+            with torch.no_grad():
                 written += self._take(self._looked_at(pairs))
         return Report(self._status, tuple(dict.fromkeys(written)))
 
