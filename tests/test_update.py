@@ -483,6 +483,7 @@ def test_other_experts_are_not_touched(backend):
     updates = plan.updates(outputs_of(plan), backend=backend)
     applied = updates.update("w13.up.qweight", tensors["w13.up.qweight"][2], expert=2)
     assert applied.written == tuple(plan.output)
+    assert [name for name, (done, _) in updates.progress.items() if done] == ["w13.weight"]
     for name, tensor in updates.items():
         changed = [bool((row.view(torch.uint8) != 0x5A).any()) for row in tensor.view(4, -1)]
         assert changed == [False, False, True, False], name
