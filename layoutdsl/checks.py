@@ -191,6 +191,14 @@ def _roles(spec: Format, tree: Tree) -> Iterator[Diagnostic]:
             key=True,
             help="the tensor of the weights' codes states `role: codes`",
         )
+    elif spec.tensors[seen["codes"]].when is not None:
+        yield tree.diagnostic(
+            "LD108",
+            "no-codes",
+            f"`{seen['codes']}` holds the codes, but is there only under a condition",
+            ("tensors", seen["codes"], "when"),
+            help="leave `when` out; what differs between the codes of a format stands in `cases`",
+        )
 
 
 def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...]) -> Iterator[Diagnostic]:

@@ -357,7 +357,7 @@ def test_modules(tmp_path: Path, diff: Any) -> None:
         (["gptq", "gptq", "--size", "h=4"], 1, "LP191"),
         (["gptq", "gptq", "--size", "n=4", "--size", "n=4"], 1, "LP191"),
         (["gptq", "gptq", "--param", "grup=4"], 1, "did you mean `group`?"),
-        (["gptq", "gptq", "--size", f"n={LONGEST_AXIS + 1}"], 1, "LP113"),
+        (["gptq", "gptq", "--size", f"n={LONGEST_AXIS + 1}"], 1, "LP117"),
         (["moe_gated", "moe_gated", "--size", "n=4"], 1, "LP191"),
         (["gptq", "gptq", "--svg", "nowhere/x.svg"], 1, "LP115"),
         (["HEAD:nothing.yaml", "gptq"], 1, "LP190"),

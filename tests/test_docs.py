@@ -196,6 +196,14 @@ def workplace(folder: Path) -> None:
     os.chdir(folder)
 
 
+def test_a_code_has_one_name() -> None:
+    """But for LP200, whose name says which law is broken; a rule's page says under which other names it is reported."""
+    page = (ROOT / "docs/spec-reference.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:\[`|`)(LP[0-9]{3})`.*? \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 90
+    assert [code for code, names in rows if ", " in names] == ["LP200"]
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_examples_do_what_they_say(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -887,21 +887,21 @@ def test_words_in_pictures_of_choices_do_not_meet(path: Path) -> None:
         ),
         (
             "gptq --tensor qwieght",
-            "LP112 no-such-tensor: `gptq` has no tensor `qwieght` with these parameters\n"
+            "LP116 no-such-tensor: `gptq` has no tensor `qwieght` with these parameters\n"
             "  = help: did you mean `qweight`?",
         ),
         (
             "gptq --size n=2000000",
-            "LP113 too-large-to-draw: size `n` is 2000000, more than the 262144 elements along an "
+            "LP117 too-large-to-draw: size `n` is 2000000, more than the 262144 elements along an "
             "axis that are drawn\n  = help: a layout repeats: a few tiles show all of it",
         ),
         (
             "gptq --rows 0:9 --words 0:256",
-            "LP113 too-large-to-draw: 18432 codes of `qweight` are asked for, 4096 can be "
+            "LP117 too-large-to-draw: 18432 codes of `qweight` are asked for, 4096 can be "
             "drawn\n  = help: a layout repeats; --rows and --words choose what is drawn",
         ),
-        ("gptq --rows 60:65", "LP114 outside-the-tensor: `qweight` has no rows 60 to 64: they count from 0 to 63"),
-        ("gptq --words 256", "LP114 outside-the-tensor: `qweight` has no words 256 to 256: they count from 0 to 255"),
+        ("gptq --rows 60:65", "LP118 outside-the-tensor: `qweight` has no rows 60 to 64: they count from 0 to 63"),
+        ("gptq --words 256", "LP118 outside-the-tensor: `qweight` has no words 256 to 256: they count from 0 to 255"),
         (
             "gptq --tp 3",
             "LP120 uneven-cut: `linear`: axis `n` has 256 elements, which 3 tensor-parallel ranks do not divide evenly",
@@ -926,7 +926,7 @@ def test_words_in_pictures_of_choices_do_not_meet(path: Path) -> None:
             "moe_gated --tensor w13",
             "LP106 wrong-kind: `moe_gated` is a module, which has no tensors for --tensor to choose",
         ),
-        ("moe_gated --tp 9", "LP113 too-large-to-draw: 9 ranks are more than the 8 that are drawn of a module"),
+        ("moe_gated --tp 9", "LP117 too-large-to-draw: 9 ranks are more than the 8 that are drawn of a module"),
         ("linear --tp 0", "LP110 ranks: rank 0 of 0 tp ranks does not exist"),
         ("gptq --module awq", "LP106 wrong-kind: `awq` is a checkpoint spec, a module spec is needed"),
     ],
@@ -958,7 +958,7 @@ def test_wrong_usage(show: Any, command: str, words: str) -> None:
 def test_a_tensor_without_elements(show: Any, tmp_path: Path) -> None:
     assert "it holds the numbers n and k themselves" in show("ct_int", "--tensor", "weight_shape").out
     done = show("ct_int", "--tensor", "weight_shape", "--svg", tmp_path / "a.svg")
-    assert done.status == 1 and done.err.startswith("LP112 no-such-tensor: `weight_shape` holds the numbers n and k")
+    assert done.status == 1 and done.err.startswith("LP116 no-such-tensor: `weight_shape` holds the numbers n and k")
 
 
 def test_a_file_that_cannot_be_written(show: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

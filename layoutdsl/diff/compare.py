@@ -192,7 +192,7 @@ def _picture(spec: Format, setting: Setting, specs: tuple[str, ...]) -> Picture 
     if longest > LONGEST_AXIS:
         return LayoutError(
             f"an axis of {longest} elements is asked for, {LONGEST_AXIS} can be compared",
-            code="LP113",
+            code="LP117",
             name="too-large-to-draw",
             help="a layout repeats: a few tiles show all of it",
         )

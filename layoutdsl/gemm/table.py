@@ -158,7 +158,7 @@ def choose(code: str, kind: str, *, rows: int, n: int, k: int, multiprocessors: 
             return Choice(tile, min(most, max(1, multiprocessors * table.splits.blocks // blocks)))
     raise LayoutError(
         f"no tile takes a matrix stored {n} x {k}",
-        code="LP344",
+        code="LP359",
         name="no-tile",
         help=" or ".join(f"n is a multiple of {n} and k of {k}" for n, k in FAMILIES),
     )

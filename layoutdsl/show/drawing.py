@@ -37,7 +37,7 @@ def drawing_of(picture: Picture, name: str | None, rows: range | None = None, wo
     if not drawn:
         raise LayoutError(
             f"`{sheets[0].name}` holds the numbers n and k themselves, so there is nothing to draw",
-            code="LP112",
+            code="LP116",
             name="no-such-tensor",
             help="leave out --tensor to draw the codes",
         )

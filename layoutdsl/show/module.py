@@ -121,7 +121,7 @@ def cut_of(
     if count > MOST_RANKS:
         raise LayoutError(
             f"{count} ranks are more than the {MOST_RANKS} that are drawn of a module",
-            code="LP113",
+            code="LP117",
             name="too-large-to-draw",
             help=f"--tp {MOST_RANKS} shows how it is cut",
         )

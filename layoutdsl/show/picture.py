@@ -52,7 +52,7 @@ class Picture:
             names = [sheet.name for sheet in self.sheets]
             raise LayoutError(
                 f"`{self.spec.name}` has no tensor `{name}` with these parameters",
-                code="LP112",
+                code="LP116",
                 name="no-such-tensor",
                 help=did_you_mean(name, known) or f"its tensors: {', '.join(names)}",
             )
@@ -136,7 +136,7 @@ def _check_lengths(sizes: Sizes) -> None:
         if longest > LONGEST_AXIS:
             raise LayoutError(
                 f"size `{axis}` is {longest}, more than the {LONGEST_AXIS} elements along an axis that are drawn",
-                code="LP113",
+                code="LP117",
                 name="too-large-to-draw",
                 help="a layout repeats: a few tiles show all of it",
             )

@@ -42,7 +42,7 @@ def window_of(sheet: Sheet, rows: range | None, words: range | None, lines: int,
     if cells > MOST_CELLS:
         raise LayoutError(
             f"{cells} codes of `{sheet.name}` are asked for, {MOST_CELLS} can be drawn",
-            code="LP113",
+            code="LP117",
             name="too-large-to-draw",
             help="a layout repeats; --rows and --words choose what is drawn",
         )
@@ -55,7 +55,7 @@ def _asked(sheet: Sheet, asked: range | None, count: int, what: str) -> range | 
     if not asked or asked.stop > count:
         raise LayoutError(
             f"`{sheet.name}` has no {what}s {asked.start} to {asked.stop - 1}: they count from 0 to {count - 1}",
-            code="LP114",
+            code="LP118",
             name="outside-the-tensor",
             help=f"{'--rows' if what == 'row' else '--words'} FIRST:END draws those from FIRST to before END",
         )

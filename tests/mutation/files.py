@@ -283,6 +283,9 @@ def kernels(spec: str) -> Iterator[Drawn]:
         yield kernel(of, {"bias": True, "parts": stored}, widths, 128)
     yield kernel(of, {"parts": "stacked"}, (32,) * 8, 128)
     yield kernel(of, {"bias": True}, (64, 64), 128)
+    if len(of.codes) > 1:
+        for groups in (-1, 32):
+            yield kernel(of, {"zero_points": True, "group": groups, "parts": "stacked"}, (64, 64), 128)
 
 
 def kernel(of: Kernel, params: dict[str, Any], widths: tuple[int, ...], k: int) -> Drawn:

@@ -211,9 +211,17 @@ def _view(view: View, end: int) -> View:
 
 
 SIZES = (
-    ((27,), 132), ((64,), 96), ((16, 24), 100), ((32, 32), 256), ((8, 16, 40), 64), ((16,) * 4, 320), ((8,) * 8, 128),
+    ((27,), 132), ((8,), 16), ((24, 8), 32), ((64,), 96), ((16, 24), 100), ((32, 32), 256), ((8, 16, 40), 64),
+    ((16,) * 4, 320), ((8,) * 8, 128), ((64 * 19,) * 3, 128 * 29),
 )  # fmt: skip
-"""Widths of the parts, and inputs."""
+"""Widths of the parts, and inputs.
+
+Why these suffice: layouts are compared as digits with weights and strides, not address by address. A stride is the
+product of the sizes of the digits behind it: of powers of two that the spec states, of the number of parts, and of the
+extents of the top digits. With 3 parts of 19 tiles and 29 along k these have primes of their own, so that two products
+which are equal there are the same product, and equal at all sizes. What remains are the cases: whether a digit is there
+and which condition holds turns on one group or more, whole ones or not, one part or more, and each is here.
+"""
 
 
 def _matrices(spec: Format, given: Mapping[str, Any]) -> Iterator[tuple[Matrix, str, int | None]]:

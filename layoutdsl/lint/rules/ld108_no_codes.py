@@ -1,8 +1,9 @@
-"""A format without a tensor of codes.
+"""A format without a tensor of codes, or with one that is not always there.
 
 ## Why is this bad
 
-The codes are the weights. Scales and zero points alone describe nothing that could be converted.
+The codes are the weights. Scales and zero points alone describe nothing that could be converted, also where they are
+alone under some parameters only.
 
 ## Example
 
