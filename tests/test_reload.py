@@ -422,6 +422,19 @@ def test_a_tensor_is_let_go(home: Path) -> None:
     assert max(alive) <= 1
 
 
+def test_experts_of_other_ranks_are_passed_over(home: Path) -> None:
+    options = (("ep", 2), ("rank", 1))
+    live = copy(loaded(MOE, 0, home, options))
+    one = Reload(live, FIXTURES / MOE, **dict(options))
+    due = one.report.missing
+    others = {name: tensor for name, tensor in source(MOE, 1).items() if name not in due}
+    assert {name.split(".")[5] for name in others} == {"0", "1"}
+    assert one.update(others).written == () and len(others) == 2 * 2 * 9
+    assert "LP382 given-twice" in refused(one, live, others)
+    assert one.update({name: source(MOE, 1)[name] for name in due}).complete
+    same(live, loaded(MOE, 1, home, options))
+
+
 # ---------------------------------------------------------------- the report
 
 
