@@ -3,6 +3,7 @@
 import doctest
 import gc
 import random
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -407,8 +408,6 @@ def test_a_tensor_is_let_go(home: Path) -> None:
     alive: list[int] = []
 
     def trainer() -> Iterator[tuple[str, torch.Tensor]]:
-        import weakref
-
         seen: list[weakref.ref] = []
         for name, tensor in source(MOE, 1).items():
             given = tensor.clone()
@@ -433,6 +432,27 @@ def test_experts_of_other_ranks_are_passed_over(home: Path) -> None:
     assert "LP382 given-twice" in refused(one, live, others)
     assert one.update({name: source(MOE, 1)[name] for name in due}).complete
     same(live, loaded(MOE, 1, home, options))
+
+
+@pytest.mark.parametrize("apply", APPLY)
+def test_a_finished_round_holds_nothing_of_the_model(apply: str, home: Path) -> None:
+    """So that what is offloaded is let go; and what other ranks need comes after all that this one does."""
+    live = copy(loaded(MOE, 0, home, (("ep", 2),)))
+    one = Reload(live, FIXTURES / MOE, apply=apply, ep=2)
+    due = one.report.missing
+    one.update({name: source(MOE, 1)[name] for name in due})
+    assert one.update({name: tensor for name, tensor in source(MOE, 1).items() if name not in due}).written == ()
+    report = one.finish()
+    storages = [weakref.ref(tensor.untyped_storage()) for tensor in live.values()]
+    for name, tensor in live.items():
+        live[name] = tensor.clone()
+    del tensor
+    gc.collect()
+    assert [ref() for ref in storages] == [None] * len(live)
+    assert report.complete and one.report.complete
+    one.begin()
+    one.update(source(MOE, 2))
+    same(live, loaded(MOE, 2, home, (("ep", 2),)))
 
 
 # ---------------------------------------------------------------- the report

@@ -395,7 +395,7 @@ def test_a_new_round_may_change_what_all_experts_share(backend):
     updates = plan.updates(outputs_of(plan), backend=backend)
     total = {name: of for name, (_, of) in updates.progress.items()}
     for step, drawn in enumerate((tensors, other | {"w2.scales": other["w2.scales"] * 4})):
-        updates.begin()
+        updates = plan.updates(dict(updates), backend=backend)
         assert updates.progress == {name: (0, of) for name, of in total.items()} and updates.held == 0
         pieces = random.Random(step).sample(apart(plan, drawn), len(apart(plan, drawn)))
         for at in range(0, len(pieces), 7):

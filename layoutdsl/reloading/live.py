@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
@@ -65,11 +65,6 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> None:
         if device == other_device and begin + tensors[name].nbytes > other_begin:
             help = "the checkpoint has both: give each storage of its own"
             raise _wrong(f"`{name}` and `{other}` of the model share memory", help)
-
-
-def lie(tensors: Iterable[torch.Tensor]) -> tuple[tuple[torch.device, int], ...]:
-    """Where tensors stand."""
-    return tuple((tensor.device, tensor.data_ptr()) for tensor in tensors)
 
 
 def _wrong(message: str, help: str) -> LayoutError:

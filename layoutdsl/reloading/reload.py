@@ -137,9 +137,12 @@ class Reload:
         return tuple(target.status for target in self._targets)
 
     def finish(self) -> Report:
-        """The report of a round that is complete; LayoutError that names what is missing where it is not."""
+        """The report of a round that is complete, after which nothing of the model is held until the next one begins;
+        LayoutError that names what is missing where it is not."""
         report = self.report
         if report.complete:
+            for target in self._targets:
+                target.release()
             return report
         lines = fold(report.missing)
         more = f" and {len(lines) - MOST_SHOWN} more" if len(lines) > MOST_SHOWN else ""
@@ -174,7 +177,7 @@ class Reload:
             yield from target.give(given)
             self._given.update(given)
             group = self._groups.get(target, ())
-            if all(one.complete for one in group):
+            if not target.new and all(one.complete for one in group):
                 for one in group:
                     yield from one.commit()
 

@@ -20,7 +20,7 @@ from layoutdsl.checkpoints.planning import within
 from layoutdsl.checkpoints.run import output_name
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan
-from layoutdsl.reloading.live import Described, lie
+from layoutdsl.reloading.live import Described
 from layoutdsl.reloading.report import Status
 
 if TYPE_CHECKING:
@@ -51,12 +51,14 @@ class Target(ABC):
 
     def begin(self, found: Mapping[str, torch.Tensor]) -> None:
         """Forget what was given, and write to those of these live tensors that are its own from now on."""
-        tensors = {name: found[name] for name in self.wanted}
-        if lie(tensors.values()) != lie(self._live.values()):
-            self._live = tensors
-            self._moved()
+        self._live = {name: found[name] for name in self.wanted}
         self._due = {*self.awaited}
         self._new, self._status = False, None
+        self._restart()
+
+    def release(self) -> None:
+        """Let go of the live tensors until the next round begins."""
+        self._live = {}
         self._restart()
 
     def give(self, given: Given) -> tuple[str, ...]:
@@ -80,6 +82,11 @@ class Target(ABC):
         return tuple(self._live)
 
     @property
+    def new(self) -> bool:
+        """Whether its live tensors are those of the new checkpoint."""
+        return self._new
+
+    @property
     def status(self) -> Status:
         if self._status is None:
             self._status = self._found()
@@ -95,10 +102,6 @@ class Target(ABC):
             return Status(names, (), (), missing, waiting, self._held())
         old, mixed, new = self._sorted()
         return Status(old, mixed, new, missing, self._waiting(), self._held())
-
-    @abstractmethod
-    def _moved(self) -> None:
-        """The live tensors stand elsewhere."""
 
     @abstractmethod
     def _restart(self) -> None:
@@ -151,18 +154,15 @@ class Unit(Target):
         self.awaited = frozenset(name for name, place in self._places.items() if place.expert in here)
         self._updates: Updates | None = None
 
-    def _moved(self) -> None:
-        self._updates = None
+    def begin(self, found: Mapping[str, torch.Tensor]) -> None:
+        super().begin(found)
         try:
             self._device = buffers.device_of(self._live)
         except LayoutError as error:
             raise within(self._job, error) from None
 
     def _restart(self) -> None:
-        if self._staged:
-            self._updates = None
-        elif self._updates is not None:
-            self._updates.begin()
+        self._updates = None
 
     def _take(self, given: Given) -> tuple[str, ...]:
         if self._updates is None:
@@ -210,9 +210,6 @@ class Copy(Target):
         self.name, self.entries, self.awaited = entry.name, {entry.name: entry}, frozenset((entry.name,))
         self.wanted = {entry.name: (entry.dtype, entry.shape)}
         self._kept: dict[str, torch.Tensor] = {}
-
-    def _moved(self) -> None:
-        self._kept = {}
 
     def _restart(self) -> None:
         self._kept = {}

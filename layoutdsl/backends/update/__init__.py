@@ -65,18 +65,11 @@ class Updates(Mapping[str, torch.Tensor]):
         self.plan, self.backend = plan, backend
         self._out = buffers.allocate(plan, {}, out)
         self._lie, self._works = _lying(self._out), dict[tuple[frozenset[int], Sequence[Job]], list[Work]]()
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget what has been given, and let go of what is held: the next full set of tensors is applied as the first
-        one was, whatever the outputs hold. With that, what all experts share may change as well."""
-        self._ledger = Ledger(self.plan)
+        self._ledger = Ledger(plan)
         self._held: Pieces = {}
-        reductions = {reduction.name: reduction for reduction in self.plan.reductions}
+        reductions = {reduction.name: reduction for reduction in plan.reductions}
         self._spanning = {
-            at: Spanning(self.plan, reductions[step.spans], step)
-            for at, step in enumerate(self._ledger.steps)
-            if step.spans
+            at: Spanning(plan, reductions[step.spans], step) for at, step in enumerate(self._ledger.steps) if step.spans
         }
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -100,8 +93,8 @@ class Updates(Mapping[str, torch.Tensor]):
 
     @property
     def progress(self) -> Mapping[str, tuple[int, int]]:
-        """Of each output, how many of the steps that write it, expert by expert, have been done with what was given
-        since the beginning, and how many there are."""
+        """Of each output, how many of the steps that write it, expert by expert, have been done with what was given,
+        and how many there are."""
         return self._ledger.progress
 
     @property
