@@ -159,15 +159,20 @@ class Reload:
         found: dict[Target, dict[str, torch.Tensor]] = {}
         for pair in pairs:
             if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
-                raise _refused("LP381", f"{_shown(pair)} is given, a pair (name, tensor) is needed", None)
+                raise _unknown(f"{_shown(pair)} is given, a pair (name, tensor) is needed", None)
             name, tensor = pair
             target = self._owner.get(name)
             if target is None:
                 help = did_you_mean(name, self._owner) or "leave out what its files do not have, such as a tied lm_head"
-                raise _refused("LP381", f"the checkpoint has no tensor `{name}`", help)
+                raise _unknown(f"the checkpoint has no tensor `{name}`", help)
             own = found.setdefault(target, {})
             if name in self._given or name in own:
-                raise _refused("LP382", f"`{name}` is given twice in one round", "begin() starts the next round")
+                raise LayoutError(
+                    f"`{name}` is given twice in one round",
+                    code="LP382",
+                    name="given-twice",
+                    help="begin() starts the next round",
+                )
             _check(target.entries[name], tensor)
             own[name] = tensor
         return found
@@ -223,6 +228,5 @@ def _shown(given: object) -> str:
     return f"`{given[:40]}`" if isinstance(given, str) else f"something of type {type(given).__name__}"
 
 
-def _refused(code: str, message: str, help: str | None) -> LayoutError:
-    names = {"LP381": "no-such-tensor", "LP382": "given-twice"}
-    return LayoutError(message, code=code, name=names[code], help=help)
+def _unknown(message: str, help: str | None) -> LayoutError:
+    return LayoutError(message, code="LP381", name="no-such-tensor", help=help)
