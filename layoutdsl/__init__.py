@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from layoutdsl.library import load_spec
     from layoutdsl.plan import Lost, Plan
     from layoutdsl.recodes import Habits
+    from layoutdsl.reloading.reload import Reload, reload
 
 __version__ = "0.1.0"
 
@@ -37,11 +38,13 @@ _HOMES = {
     "MarlinLinear": "layoutdsl.gemm.linear",
     "MarlinMoE": "layoutdsl.gemm.experts",
     "Plan": "layoutdsl.plan",
+    "Reload": "layoutdsl.reloading.reload",
     "Updates": "layoutdsl.backends.update",
     "compile_plan": "layoutdsl.compile",
     "convert": "layoutdsl.checkpoints.convert",
     "load": "layoutdsl.checkpoints.load",
     "load_spec": "layoutdsl.library",
+    "reload": "layoutdsl.reloading.reload",
     "verify": "layoutdsl.checkpoints.verify",
 }
 
@@ -53,11 +56,13 @@ __all__ = [
     "MarlinLinear",
     "MarlinMoE",
     "Plan",
+    "Reload",
     "Updates",
     "compile_plan",
     "convert",
     "load",
     "load_spec",
+    "reload",
     "verify",
 ]
 

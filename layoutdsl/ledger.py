@@ -111,6 +111,26 @@ class Ledger:
         return self.sorted(needed - self._given)
 
     @property
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """Of each output, how many of the jobs that write it have been done with what was given last, and how many
+        there are. Pads and constants count only where an output has nothing else."""
+        found: dict[str, list[bool]] = {}
+        for fixed in (False, True):
+            for at, step in enumerate(self.steps):
+                written = {name for name, _ in step.writes} | {name for _, name in step.passed}
+                if written and fixed is not bool(step.needs):
+                    done = [self._is_done(job) for job in self.jobs(range(self.slots), [at])]
+                    for name in written - (found.keys() if fixed else set()):
+                        found.setdefault(name, []).extend(done)
+        return {name: (sum(done), len(done)) for name, done in found.items()}
+
+    def _is_done(self, job: Job) -> bool:
+        needs = self.needs(job)
+        if not needs:
+            return job in self._begun
+        return needs <= self._given and not any(job in self._due.get(piece, ()) for piece in needs)
+
+    @property
     def slots(self) -> int:
         """How many experts the rank has; 1 where there are none."""
         return len(self.plan.source_experts)

@@ -64,6 +64,7 @@ LAYERS = (
     "show",
     "diff",
     "checkpoints",
+    "reloading",
     "adapters",  # each imports what it adapts to, and nothing of ours imports them
     "coverage",
     "warmup",
@@ -89,7 +90,7 @@ AGAINST = {
 
 HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors", "transformers")
 # The only layers that may import one of them, but for types.
-HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints", "adapters")
+HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints", "reloading", "adapters")
 
 SPEC_KINDS = ("checkpoint", "kernel", "module")
 SPEC_LINES = 60

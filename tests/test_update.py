@@ -389,6 +389,24 @@ def test_a_change_of_the_largest_scale_is_refused(backend, factor):
 
 
 @EVERY
+def test_a_new_round_may_change_what_all_experts_share(backend):
+    plan = int8()
+    tensors, other = (plans.inputs_of(plan, seed) for seed in (0, 1))
+    updates = plan.updates(outputs_of(plan), backend=backend)
+    total = {name: of for name, (_, of) in updates.progress.items()}
+    for step, drawn in enumerate((tensors, other | {"w2.scales": other["w2.scales"] * 4})):
+        updates = plan.updates(dict(updates), backend=backend)
+        assert updates.progress == {name: (0, of) for name, of in total.items()} and updates.held == 0
+        pieces = random.Random(step).sample(apart(plan, drawn), len(apart(plan, drawn)))
+        for at in range(0, len(pieces), 7):
+            updates.update_each((name, expert, tensor) for name, expert, tensor in pieces[at : at + 7])
+            assert (updates.held == 0) is (updates.pending == ())
+            assert updates.progress["w2.weight_scale"][0] in (0, total["w2.weight_scale"])
+        assert updates.progress == {name: (of, of) for name, of in total.items()} and updates.held == 0
+        assert bytes_of(updates) == bytes_of(plan.run(drawn))
+
+
+@EVERY
 def test_one_shift_for_the_block_scales_of_all_experts(backend):
     sizes, params = {"e": 4, "i": 48, "h": 80}, {"dtype": "bfloat16", "parts": "stacked"}
     plan = compile_plan("nvfp4", "marlin_nvfp4_a16", "moe_gated", sizes, params=params, habits=PEER)
@@ -465,6 +483,7 @@ def test_other_experts_are_not_touched(backend):
     updates = plan.updates(outputs_of(plan), backend=backend)
     applied = updates.update("w13.up.qweight", tensors["w13.up.qweight"][2], expert=2)
     assert applied.written == tuple(plan.output)
+    assert [name for name, (done, _) in updates.progress.items() if done] == ["w13.weight"]
     for name, tensor in updates.items():
         changed = [bool((row.view(torch.uint8) != 0x5A).any()) for row in tensor.view(4, -1)]
         assert changed == [False, False, True, False], name

@@ -86,23 +86,7 @@ def _fits(plan: Plan, info: TensorInfo, given: torch.Tensor | Sequence[torch.Ten
 def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str, remedy: str = "") -> None:
     """LayoutError where that is no tensor of this shape and a dtype of `info`; `place` says where it is from,
     `remedy` what else than the file or the plan may be changed."""
-    if not isinstance(given, torch.Tensor):
-        raise LayoutError(
-            f"`{info.name}`{place} is of type {type(given).__name__}, a torch tensor is needed",
-            code="LP166",
-            name="no-tensor",
-            help="torch.from_numpy makes a tensor of an array"
-            if hasattr(given, "__array__")
-            else f"expected {_wanted(info, shape)}",
-        )
-    if given.layout != torch.strided or given.is_meta or given.is_neg():
-        unfit = "a meta tensor" if given.is_meta else "a negated view" if given.is_neg() else given.layout
-        raise LayoutError(
-            f"`{info.name}`{place} is {unfit}, a dense one in memory is needed",
-            code="LP166",
-            name="no-tensor",
-            help="load it" if given.is_meta else f"call {'resolve_neg' if given.is_neg() else 'to_dense'}() on it",
-        )
+    given = dense(info.name, given, place, f"expected {_wanted(info, shape)}")
     dtype = str(given.dtype).removeprefix("torch.")
     if dtype not in info.dtypes:
         raise LayoutError(
@@ -118,6 +102,38 @@ def matches(info: TensorInfo, given: object, shape: tuple[int, ...], place: str,
             name="wrong-shape",
             help=remedy or "check the sizes and parameters of the plan against the file",
         )
+
+
+def dense(name: str, given: object, place: str = "", help: str | None = None) -> torch.Tensor:
+    """LayoutError where that is no tensor that this process has in memory as a whole; `help` says what is expected."""
+    if not isinstance(given, torch.Tensor):
+        raise LayoutError(
+            f"`{name}`{place} is of type {type(given).__name__}, a torch tensor is needed",
+            code="LP166",
+            name="no-tensor",
+            help="torch.from_numpy makes a tensor of an array" if hasattr(given, "__array__") else help,
+        )
+    if is_sharded(given):
+        raise LayoutError(
+            f"`{name}`{place} is a {type(given).__name__}, of which this process has a part, a whole tensor is needed",
+            code="LP166",
+            name="no-tensor",
+            help="call full_tensor() on it, on all of its ranks",
+        )
+    if given.layout != torch.strided or given.is_meta or given.is_neg():
+        unfit = "a meta tensor" if given.is_meta else "a negated view" if given.is_neg() else given.layout
+        raise LayoutError(
+            f"`{name}`{place} is {unfit}, a dense one in memory is needed",
+            code="LP166",
+            name="no-tensor",
+            help="load it" if given.is_meta else f"call {'resolve_neg' if given.is_neg() else 'to_dense'}() on it",
+        )
+    return given
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether it stands for more than this process holds of it, as a DTensor does."""
+    return hasattr(tensor, "full_tensor") or hasattr(tensor, "local_shards")
 
 
 _DTYPE = {"codes": "load it as the file has it; codes have no parameter for their dtype"}

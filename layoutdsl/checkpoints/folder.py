@@ -112,8 +112,7 @@ def blobs(path: Path) -> Path:
 
 def _whole(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """config.json, with the quantization that a file of its own states."""
-    if config.get("quantization_config") is None and isinstance(config.get("compression_config"), dict):
-        return {**config, "quantization_config": config["compression_config"]}
+    config = quantization_stated(config)
     beside = path / QUANTIZATION
     if config.get("quantization_config") is not None or not beside.is_file():
         return config
@@ -121,6 +120,13 @@ def _whole(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(stated, dict):
         _fail("LP210", "bad-checkpoint", f"`{beside}` has no mapping `quantization`", AGAIN)
     return {**config, "quantization_config": {"quant_method": "modelopt", **stated}}
+
+
+def quantization_stated(config: dict[str, Any]) -> dict[str, Any]:
+    """config.json with `quantization_config`, by which older versions of compressed-tensors have another name."""
+    if config.get("quantization_config") is None and isinstance(config.get("compression_config"), dict):
+        return {**config, "quantization_config": config["compression_config"]}
+    return config
 
 
 def _alone(path: Path) -> dict[str, Entry]:

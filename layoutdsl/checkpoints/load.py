@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from layoutdsl.checkpoints.folder import Folder
     from layoutdsl.checkpoints.run import Conversion
     from layoutdsl.model import ParamValue
 
@@ -69,7 +70,7 @@ def load(
 
 
 def planned(
-    model_dir: str | Path,
+    model_dir: str | Path | Folder,
     *,
     target: str | Sequence[str] = (),
     tp: int = 1,

@@ -32,9 +32,9 @@ class Opened:
         return f"{self.architecture}, {self.declared if self.declared.groups else 'not quantized'}"
 
 
-def opened(path: str | Path, specs: tuple[str, ...]) -> Opened:
+def opened(path: str | Path | Folder, specs: tuple[str, ...]) -> Opened:
     """Read and check everything but the weights. LayoutError names file and tensor, what was expected and found."""
-    folder = read_folder(Path(path))
+    folder = path if isinstance(path, Folder) else read_folder(Path(path))
     quantized = folder.config.get("quantization_config") is not None
     formats = declared(folder.config, specs) if quantized else Declared((), (), ())
     architecture = architecture_of(folder.config)

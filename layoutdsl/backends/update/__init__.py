@@ -6,7 +6,7 @@ plans as differ among the experts, and a backend's `amend` carries them out. Wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -64,9 +64,9 @@ class Updates(Mapping[str, torch.Tensor]):
         load(backend)  # refused now, rather than at the first tensor
         self.plan, self.backend = plan, backend
         self._out = buffers.allocate(plan, {}, out)
+        self._lie, self._works = _lying(self._out), dict[tuple[frozenset[int], Sequence[Job]], list[Work]]()
         self._ledger = Ledger(plan)
         self._held: Pieces = {}
-        self._lie, self._works = _lying(self._out), dict[tuple[frozenset[int], Sequence[Job]], list[Work]]()
         reductions = {reduction.name: reduction for reduction in plan.reductions}
         self._spanning = {
             at: Spanning(plan, reductions[step.spans], step) for at, step in enumerate(self._ledger.steps) if step.spans
@@ -91,6 +91,17 @@ class Updates(Mapping[str, torch.Tensor]):
         """What has not been given yet. Once nothing is missing or pending, the outputs are those of a full run."""
         return self._ledger.missing
 
+    @property
+    def progress(self) -> Mapping[str, tuple[int, int]]:
+        """Of each output, how many of the steps that write it, expert by expert, have been done with what was given,
+        and how many there are."""
+        return self._ledger.progress
+
+    @property
+    def held(self) -> int:
+        """Bytes of what is held."""
+        return sum(tensor.nbytes for tensor in self._held.values())
+
     def update(self, name: str, tensor: Given, *, expert: int | None = None) -> Applied:
         """Apply a source tensor, or that of one expert, counted as in the checkpoint; see `Plan.update`. What cannot be
         applied yet is copied and held."""
@@ -98,11 +109,15 @@ class Updates(Mapping[str, torch.Tensor]):
 
     def update_all(self, tensors: Mapping[str, Given], *, expert: int | None = None) -> Applied:
         """Apply several source tensors, or those of one expert, at once: all of them or, where one is refused, none."""
-        return self._apply(self._pieces(tensors, expert))
+        return self.update_each((name, expert, tensor) for name, tensor in tensors.items())
+
+    def update_each(self, given: Iterable[tuple[str, int | None, Given]]) -> Applied:
+        """The same for tensors of several experts: (name, expert, tensor) of each."""
+        return self._apply(self._pieces(given))
 
     def alone(self, tensors: Mapping[str, Given], *, expert: int | None = None) -> Applied:
         """The same, refused where something would have to be held."""
-        new = self._pieces(tensors, expert)
+        new = self._pieces((name, expert, tensor) for name, tensor in tensors.items())
         trial = Ledger(self.plan)
         ready = trial.ready(new.keys())
         alone = [job for job in ready if job.step not in self._spanning or len(_slots(job.step, ready)) == trial.slots]
@@ -116,9 +131,9 @@ class Updates(Mapping[str, torch.Tensor]):
             )
         return self._apply(new)
 
-    def _pieces(self, tensors: Mapping[str, Given], expert: int | None) -> Pieces:
+    def _pieces(self, given: Iterable[tuple[str, int | None, Given]]) -> Pieces:
         found: Pieces = {}
-        for name, tensor in tensors.items():
+        for name, expert, tensor in given:
             found |= pieces(self.plan, name, tensor, expert)
         return found
 

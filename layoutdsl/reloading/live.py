@@ -1,0 +1,71 @@
+"""The tensors that kernels read, by the names that `load` gives them, and whether they are what a plan writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import torch
+
+from layoutdsl.backends import buffers
+from layoutdsl.errors import LayoutError, did_you_mean
+
+Described = tuple[str, tuple[int, ...]]
+"""A dtype, as torch names it, and a shape."""
+
+
+def handles(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """A module's parameters and buffers by qualified name; a mapping as it is."""
+    if isinstance(model, torch.nn.Module):
+        return {**dict(model.named_parameters(remove_duplicate=False)),
+                **dict(model.named_buffers(remove_duplicate=False))}  # fmt: skip
+    if isinstance(model, Mapping):
+        return model
+    raise LayoutError(
+        f"the model is of type {type(model).__name__}, a torch.nn.Module or a mapping of names to tensors is needed",
+        code="LP380",
+        name="live-tensor",
+        help="dict(layoutdsl.load(...)) is such a mapping",
+    )
+
+
+def live(found: Mapping[str, torch.Tensor], wanted: Mapping[str, Described]) -> dict[str, torch.Tensor]:
+    """The tensors of these names, without gradients, on their storage. LayoutError for one that is missing, or of
+    another dtype or shape, or not contiguous, or on meta, and for two that share memory. Others are left alone."""
+    tensors = {name: _checked(found, name, described) for name, described in wanted.items()}
+    _apart(tensors)
+    return tensors
+
+
+def _checked(found: Mapping[str, torch.Tensor], name: str, described: Described) -> torch.Tensor:
+    expected = f"{described[0]} {list(described[1])}"
+    if name not in found:
+        raise _wrong(
+            f"the model has no tensor `{name}`, expected {expected}",
+            did_you_mean(name, found) or "the names are those of layoutdsl.load with the same arguments",
+        )
+    tensor = buffers.dense(name, found[name], " of the model", f"expected {expected}")
+    stated = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    if stated != expected:
+        raise _wrong(
+            f"`{name}` of the model is {stated}, expected {expected}",
+            "it was made with other arguments (target, tp, rank, dtype, params), or for another checkpoint",
+        )
+    if not tensor.is_contiguous():
+        raise _wrong(f"`{name}` of the model is not contiguous", "kernels read contiguous tensors")
+    return tensor.data
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> None:
+    def place(name: str) -> tuple[str, int]:
+        return str(tensors[name].device), tensors[name].data_ptr()
+
+    for name, other in pairwise(sorted((name for name, one in tensors.items() if one.nbytes), key=place)):
+        (device, begin), (other_device, other_begin) = place(name), place(other)
+        if device == other_device and begin + tensors[name].nbytes > other_begin:
+            help = "the checkpoint has both: give each storage of its own"
+            raise _wrong(f"`{name}` and `{other}` of the model share memory", help)
+
+
+def _wrong(message: str, help: str) -> LayoutError:
+    return LayoutError(message, code="LP380", name="live-tensor", help=help)
