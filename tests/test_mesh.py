@@ -11,7 +11,8 @@ from converted import FIXTURES
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from layoutdsl import LayoutError, cli, convert, load
+from layoutdsl import LayoutError, Reload, cli, convert, load
+from layoutdsl.adapters.state_dict import convert_state_dict
 from layoutdsl.checkpoints.load import planned
 from layoutdsl.checkpoints.mesh import Rank, of_environment, told
 
@@ -37,6 +38,7 @@ def test_a_job_of_one_is_one_rank(alone: None) -> None:
     expected = dict(load(SRC))
     for name, tensor in load(SRC, mesh=mesh):
         assert torch.equal(tensor, expected[name])
+    assert len(Reload(expected, SRC, mesh=mesh).report.old) == len(expected)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,12 @@ def test_a_job_of_one_is_one_rank(alone: None) -> None:
     ],
 )
 def test_a_mesh_that_does_not_say(alone: None, given: Any, match: str) -> None:
-    for use in (lambda mesh: load(SRC, mesh=mesh), lambda mesh: convert(SRC, "nowhere", mesh=mesh)):
+    for use in (
+        lambda mesh: load(SRC, mesh=mesh),
+        lambda mesh: convert(SRC, "nowhere", mesh=mesh),
+        lambda mesh: Reload({}, SRC, mesh=mesh),
+        lambda mesh: convert_state_dict({}, {}, mesh=mesh),
+    ):
         with pytest.raises(LayoutError, match=match) as refused:
             use(given())
         assert refused.value.diagnostics[0].code == "LP228"

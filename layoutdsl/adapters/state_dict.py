@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from layoutdsl.checkpoints.load import planned
 from layoutdsl.checkpoints.memory import described, made
+from layoutdsl.checkpoints.mesh import told
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from layoutdsl.model import ParamValue
 
@@ -31,9 +34,10 @@ def convert_state_dict(
     *,
     sources: Literal["kept", "released"] = "kept",
     target: str | Sequence[str] = (),
-    tp: int = 1,
-    rank: int = 0,
-    ep: int = 1,
+    tp: int | None = None,
+    rank: int | None = None,
+    ep: int | None = None,
+    mesh: DeviceMesh | ProcessGroup | None = None,
     device: str | torch.device | None = None,
     dtype: str | None = None,
     params: Mapping[str, ParamValue] | None = None,
@@ -59,12 +63,13 @@ def convert_state_dict(
             name="sources",
             help="released ones are taken out of the state dict",
         )
+    own = told(mesh, tp=tp, rank=rank, ep=ep)
     conversion = planned(
         described(state_dict, config),
         target=target,
-        tp=tp,
-        rank=rank,
-        ep=ep,
+        tp=own.tp,
+        rank=own.number,
+        ep=own.ep,
         dtype=dtype,
         params=params,
         experts=experts,

@@ -20,6 +20,7 @@ import torch
 from layoutdsl.backends import buffers
 from layoutdsl.checkpoints.folder import Entry
 from layoutdsl.checkpoints.load import planned
+from layoutdsl.checkpoints.mesh import told
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.plan import TensorInfo
 from layoutdsl.reloading.folding import fold
@@ -28,6 +29,9 @@ from layoutdsl.reloading.report import Report, Status
 from layoutdsl.reloading.targets import Copy, Given, Target, Unit
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
     from layoutdsl.model import ParamValue
 
 Model = torch.nn.Module | Mapping[str, torch.Tensor]
@@ -60,9 +64,10 @@ class Reload:
         *,
         apply: Apply = "arrival",
         target: str | Sequence[str] = (),
-        tp: int = 1,
-        rank: int = 0,
-        ep: int = 1,
+        tp: int | None = None,
+        rank: int | None = None,
+        ep: int | None = None,
+        mesh: DeviceMesh | ProcessGroup | None = None,
         dtype: str | None = None,
         params: Mapping[str, ParamValue] | None = None,
         experts: Sequence[int] = (),
@@ -76,12 +81,13 @@ class Reload:
                 name="apply",
                 help=did_you_mean(str(apply), APPLY),
             )
+        own = told(mesh, tp=tp, rank=rank, ep=ep)
         conversion = planned(
             checkpoint,
             target=target,
-            tp=tp,
-            rank=rank,
-            ep=ep,
+            tp=own.tp,
+            rank=own.number,
+            ep=own.ep,
             dtype=dtype,
             params=params,
             experts=experts,
