@@ -14,7 +14,7 @@ from pathlib import Path
 from layoutdsl import library
 from layoutdsl.errors import Diagnostic, LayoutError
 from layoutdsl.lint.outcome import Examined, Fault
-from layoutdsl.lint.rule import Found, Rule, rules
+from layoutdsl.lint.rule import Found, Rule, rule_of, rules
 from layoutdsl.lint.subject import Subject
 from layoutdsl.lint.suppress import suppressions
 from layoutdsl.source import Tree
@@ -27,6 +27,9 @@ def examined(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -
         _examine(one, path, specs, text)
     except Exception as error:
         one.faults.append(Fault(str(path), "reading it", error))
+    for code in sorted({finding.code for finding in one.findings}):
+        if (rule := rule_of(code)) and rule.explains:
+            one.explains[code] = rule.explains
     return one
 
 
@@ -43,9 +46,7 @@ def prepare(paths: Sequence[Path], specs: tuple[str, ...]) -> None:
 
 def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None) -> None:
     try:
-        tree = (
-            library.read_tree(path, specs=specs) if text is None else library.tree_of(text, str(path), specs=specs)
-        )
+        tree = library.read_tree(path, specs=specs) if text is None else library.tree_of(text, str(path), specs=specs)
     except LayoutError as error:
         one.refusals += error.diagnostics
         return

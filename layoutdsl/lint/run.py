@@ -8,7 +8,6 @@ from pathlib import Path
 from layoutdsl.errors import Diagnostic
 from layoutdsl.folders import shipped
 from layoutdsl.lint.outcome import Examined, Fault, Outcome
-from layoutdsl.lint.rule import rule_of
 from layoutdsl.lint.select import EVERY, Selection
 from layoutdsl.lint.suppress import applied
 
@@ -65,7 +64,7 @@ def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
     if one.refusals:
         return sorted(dict.fromkeys((*one.refusals, *wanted)), key=_place)
     shown = [finding for finding in applied(one.suppressions, wanted, selection) if selection.has(finding.code)]
-    explained = {code for finding in shown if (rule := rule_of(finding.code)) for code in rule.explains}
+    explained = {code for finding in shown for code in one.explains.get(finding.code, ())}
     return sorted((finding for finding in shown if finding.code not in explained), key=_place)
 
 
