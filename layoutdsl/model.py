@@ -6,7 +6,7 @@ are parsed here (see grammar.py), so that a validated model holds trees, not tex
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -150,6 +150,19 @@ class Tensor(Fields):
     )
     cases: tuple[Case, ...] = Field((), max_length=MOST)
     doc: str | None = None
+
+    def expressions(self) -> Iterator[Expr | Template]:
+        """Everything in it that may use a parameter."""
+        if self.when is not None:
+            yield self.when
+        yield from (case.when for case in self.cases)
+        for fields in (self, *self.cases):
+            dtypes = fields.dtype if isinstance(fields.dtype, tuple) else (fields.dtype,)
+            for one in (*dtypes, fields.code, fields.scaled, fields.plus, *(fields.shape or ())):
+                if one is not None:
+                    yield one
+            for axis in fields.split or ():
+                yield from (digit.size for digit in axis.digits if digit.size is not None)
 
 
 class Parts(Base):
