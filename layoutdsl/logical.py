@@ -34,15 +34,23 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     assert isinstance(spec, Format)
     n, k = (_size(entry.get(axis, 0), axis) for axis in ("n", "k"))
     params = {name: value for name, value in entry.items() if name not in ("n", "k")}
+    forms: dict[ParamValue, Checkpoint] = {}
     for module, sizes, parts, only in _settings(spec, n, k):
         bound = bind(spec, {**params, **parts})  # pyright: ignore[reportArgumentType]
-        outputs, inputs = Stretch("n", n, 0, n, n), Stretch("k", k, 0, k, k)
-        tensors(Side(spec, bound, "whole"), Matrix("m", (), (outputs,), inputs, "part", n, None, True))
-        form = logical_form(spec, bound)
+        way = bound["parts"] if _asks(spec, "parts") else ""
+        if way not in forms:
+            tensors(Side(spec, bound, "whole"), _plain(n, k))
+            forms[way] = logical_form(spec, bound)
+        form = forms[way]
         own = {f"source.{name}": value for name, value in bound.items()}
         back = {f"target.{name}": value for name, value in bound.items()}
         compile_plan(spec, form, module, sizes, params=own, only=only, specs=specs)
         compile_plan(form, spec, module, sizes, params=back, only=only, specs=specs)
+
+
+def _plain(n: int, k: int) -> Matrix:
+    """One matrix `m` of one part."""
+    return Matrix("m", (), (Stretch("n", n, 0, n, n),), Stretch("k", k, 0, k, k), "part", n, None, True)
 
 
 def _mistyped(spec: Spec, entry: Entry) -> None:
@@ -89,9 +97,8 @@ def _asks(spec: Format, param: str) -> bool:
 def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
     """The logical form of a format with bound parameters, itself a spec: same codes, same meaning, plain order."""
     # So long a k that every tensor which some k calls for is there; impossible sizes are found before, at the true k.
-    stretch, inputs = Stretch("n", 64, 0, 64, 64), Stretch("k", 1 << 20, 0, 1 << 20, 1 << 20)
-    matrix = Matrix("m", (), (stretch,), inputs, "part", 64, None, True)
-    found = {t.name.removeprefix("m."): t for t in tensors(Side(spec, dict(params), "whole"), matrix)}
+    held = tensors(Side(spec, dict(params), "whole"), _plain(64, 1 << 20))
+    found = {t.name.removeprefix("m."): t for t in held}
     form = spec_of_data(
         {
             "version": "1",

@@ -39,7 +39,7 @@ def prepare(paths: Sequence[Path], specs: tuple[str, ...]) -> None:
 
     for rule in rules():
         _ = rule.check
-    for path in (*paths, *library.files(specs)):
+    for path in paths:
         with suppress(LayoutError):
             library.read_tree(path, specs=specs)
 

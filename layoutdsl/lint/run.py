@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from layoutdsl.errors import Diagnostic
-from layoutdsl.folders import shipped
+from layoutdsl.folders import near, shipped
 from layoutdsl.lint.outcome import Examined, Fault, Outcome
 from layoutdsl.lint.select import EVERY, Selection
 from layoutdsl.lint.suppress import applied
@@ -74,7 +74,7 @@ def _expanded(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*.yaml")) if root.is_dir() else [root]:
         inside = path.relative_to(root).parts
         if "names" not in inside and not any(part.startswith(".") for part in inside):
-            yield path.relative_to(here) if path.is_relative_to(here) else path
+            yield near(path, here)
 
 
 def _place(finding: Diagnostic) -> tuple[int, int]:

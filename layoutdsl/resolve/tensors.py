@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.grammar import Expr
 from layoutdsl.layout import Chain, View
-from layoutdsl.model import Format, ParamValue, Tensor
+from layoutdsl.model import Case, Format, ParamValue, Tensor
 from layoutdsl.resolve.matrices import Matrix, Stretch
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, evaluated, filled
 
@@ -80,19 +80,31 @@ class Side(NamedTuple):
         return scope
 
 
-_KNOWN: dict[tuple, tuple[Format, tuple[Stored, ...]]] = {}
+class _Memory(dict[tuple, tuple[Any, Any]]):
+    """What was made of a format or a tensor, which is kept beside it so that its id cannot come to mean another one."""
+
+    def made(self, key: tuple, of: Format | Tensor, make: Callable[[], Any]) -> Any:
+        if key not in self:
+            if len(self) >= _MOST_KNOWN:
+                self.clear()
+            self[key] = of, make()
+        return self[key][1]
+
+
 _MOST_KNOWN = 4096
+_KNOWN, _CASES, _NAMES, _PLACED = _Memory(), _Memory(), _Memory(), _Memory()
+
+
+def forget() -> None:
+    """Empty the memory of resolved tensors."""
+    for memory in (_KNOWN, _CASES, _NAMES, _PLACED):
+        memory.clear()
 
 
 def tensors(side: Side, matrix: Matrix, group: int | None = None) -> tuple[Stored, ...]:
     """All file tensors of one matrix on one side. `group` overrides the parameter of that name (0: one group)."""
     key = (id(side.format), tuple(side.params.items()), side.mode, matrix, group)
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        # The format is kept beside the result, so that its id cannot come to mean another one.
-        _KNOWN[key] = side.format, _tensors(side, matrix, group)
-    return _KNOWN[key][1]
+    return _KNOWN.made(key, side.format, lambda: _tensors(side, matrix, group))
 
 
 def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...]:
@@ -131,11 +143,21 @@ def _number(expr: Expr | None, scope: Mapping[str, ParamValue], where: str) -> i
 
 
 def _with_case(tensor: Tensor, key: str, scope: Mapping[str, ParamValue]) -> Tensor:
-    for case in tensor.cases:
+    for at, case in enumerate(tensor.cases):
         if evaluated(case.when, scope, f"tensor `{key}`"):
-            changes = {name: value for name, value in case if name != "when" and value is not None}
-            return tensor.model_copy(update=changes)
+            return _CASES.made((id(tensor), at), tensor, lambda: _laid_over(tensor, case))
     return tensor
+
+
+def _laid_over(tensor: Tensor, case: Case) -> Tensor:
+    return tensor.model_copy(
+        update={name: value for name, value in case if name != "when" and value is not None}
+    )
+
+
+def _names(tensor: Tensor) -> tuple[str, ...]:
+    """Names whose values its expressions ask for."""
+    return tuple({name: None for one in tensor.expressions() for name, _, _ in one.names()})
 
 
 class _Axis(NamedTuple):
@@ -199,6 +221,31 @@ def _lay_out(
     scope: Mapping[str, ParamValue],
     name: str,
 ) -> Stored:
+    """The tensor that holds these parts: over the same numbers laid out once, whatever matrix and axes are called."""
+    values = tuple(map(scope.get, _NAMES.made((id(tensor),), tensor, lambda: _names(tensor))))
+    together = (side.params["parts"], side.mode, matrix.pad, matrix.n_padded) if len(parts) > 1 else None
+    numbers = tuple(_numbers(side, matrix.n[part]) for part in parts), _numbers(side, matrix.k)
+    known = id(tensor), values, together, numbers, matrix.experts and matrix.experts[0]
+    found = _PLACED.made(known, tensor, lambda: _place(side, matrix, key, tensor, parts, scope, name))
+    return found._replace(name=name, parts=parts, k_gaps=found.k_gaps if side.mode != "whole" else ())
+
+
+def _numbers(side: Side, stretch: Stretch) -> tuple[int, int, int]:
+    """What a stretch says of places: where it starts, of how many are stored, and its length."""
+    if side.mode == "padded":
+        return stretch.front, stretch.padded, stretch.length
+    return stretch.start, stretch.size if side.mode == "whole" else stretch.length, stretch.length
+
+
+def _place(
+    side: Side,
+    matrix: Matrix,
+    key: str,
+    tensor: Tensor,
+    parts: tuple[int, ...],
+    scope: Mapping[str, ParamValue],
+    name: str,
+) -> Stored:
     code, dtypes = _code(tensor, scope, key)
     shared = {item.name for item in tensor.order if item.role == "shared"}
     by_part = any(item.name == "p" for item in tensor.order)
@@ -249,7 +296,7 @@ def _lay_out(
         views,
         tuple(View(chains[0][1], k_offset) for _ in parts),
         gaps,
-        _k_gaps(matrix.k.length, k_offset, unit, k.stored) if side.mode != "whole" else (),
+        _k_gaps(matrix.k.length, k_offset, unit, k.stored),
         k.stored,
         unit,
         codes if tensor.role != "weight_shape" else math.prod(shape),
