@@ -18,6 +18,7 @@ from layoutdsl.resolve.matrices import (
     with_defaults,
     with_extents,
 )
+from layoutdsl.resolve.memory import forget
 from layoutdsl.resolve.padding import (
     CHOICES,
     Fit,
@@ -38,7 +39,7 @@ from layoutdsl.resolve.padding import (
     worth,
 )
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, bind, filled
-from layoutdsl.resolve.tensors import Side, Stored, forget, tensors
+from layoutdsl.resolve.tensors import Side, Stored, tensors
 
 __all__ = [
     "CHOICES",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
@@ -12,6 +12,7 @@ from layoutdsl.grammar import Expr
 from layoutdsl.layout import Chain, View
 from layoutdsl.model import Case, Format, ParamValue, Tensor
 from layoutdsl.resolve.matrices import Matrix, Stretch
+from layoutdsl.resolve.memory import once
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, evaluated, filled
 
 
@@ -80,34 +81,20 @@ class Side(NamedTuple):
         return scope
 
 
-class _Memory(dict[tuple, tuple[Any, Any]]):
-    """What was made of a format or a tensor, which is kept beside it so that its id cannot come to mean another one."""
-
-    def made(self, key: tuple, of: Format | Tensor, make: Callable[[], Any]) -> Any:
-        if key not in self:
-            if len(self) >= _MOST_KNOWN:
-                self.clear()
-            self[key] = of, make()
-        return self[key][1]
-
-
-_MOST_KNOWN = 4096
-_KNOWN, _CASES, _NAMES, _PLACED = _Memory(), _Memory(), _Memory(), _Memory()
-
-
-def forget() -> None:
-    """Empty the memory of resolved tensors."""
-    for memory in (_KNOWN, _CASES, _NAMES, _PLACED):
-        memory.clear()
-
-
 def tensors(side: Side, matrix: Matrix, group: int | None = None) -> tuple[Stored, ...]:
     """All file tensors of one matrix on one side. `group` overrides the parameter of that name (0: one group)."""
-    key = (id(side.format), tuple(side.params.items()), side.mode, matrix, group)
-    return _KNOWN.made(key, side.format, lambda: _tensors(side, matrix, group))
+    key = tuple(side.params.items()), side.mode, matrix, group
+    return once("tensors", side.format, key, lambda: _tensors(side, matrix, group))
+
+
+def _is_whole(matrix: Matrix) -> bool:
+    """Whether the rank holds all of it."""
+    return all(stretch.length == stretch.size for stretch in (*matrix.n, matrix.k))
 
 
 def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...]:
+    if side.mode == "whole" and _is_whole(matrix):  # as the only rank has it, but for what is stored beside it
+        return tuple(one._replace(k_gaps=()) for one in tensors(side._replace(mode="local"), matrix, group))
     scope = side.scope(matrix, group)
     order = side.order(matrix)
     apart = side.params["parts"] == "apart" and len(matrix.parts) > 1
@@ -145,7 +132,7 @@ def _number(expr: Expr | None, scope: Mapping[str, ParamValue], where: str) -> i
 def _with_case(tensor: Tensor, key: str, scope: Mapping[str, ParamValue]) -> Tensor:
     for at, case in enumerate(tensor.cases):
         if evaluated(case.when, scope, f"tensor `{key}`"):
-            return _CASES.made((id(tensor), at), tensor, lambda: _laid_over(tensor, case))
+            return once("cases", tensor, (at,), lambda: _laid_over(tensor, case))
     return tensor
 
 
@@ -222,11 +209,11 @@ def _lay_out(
     name: str,
 ) -> Stored:
     """The tensor that holds these parts: over the same numbers laid out once, whatever matrix and axes are called."""
-    values = tuple(map(scope.get, _NAMES.made((id(tensor),), tensor, lambda: _names(tensor))))
+    values = tuple(map(scope.get, once("names", tensor, (), lambda: _names(tensor))))
     together = (side.params["parts"], side.mode, matrix.pad, matrix.n_padded) if len(parts) > 1 else None
     numbers = tuple(_numbers(side, matrix.n[part]) for part in parts), _numbers(side, matrix.k)
-    known = id(tensor), values, together, numbers, matrix.experts and matrix.experts[0]
-    found = _PLACED.made(known, tensor, lambda: _place(side, matrix, key, tensor, parts, scope, name))
+    known = values, together, numbers, matrix.experts and matrix.experts[0]
+    found = once("places", tensor, known, lambda: _place(side, matrix, key, tensor, parts, scope, name))
     return found._replace(name=name, parts=parts, k_gaps=found.k_gaps if side.mode != "whole" else ())
 
 
