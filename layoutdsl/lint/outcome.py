@@ -46,3 +46,9 @@ class Examined:
     explains: dict[str, tuple[str, ...]] = field(default_factory=dict)
     name: str | None = None
     name_at: tuple[Span, str] | None = None
+
+    def add(self, other: Examined) -> None:
+        """Also what another stage says of the same file."""
+        self.findings += other.findings
+        self.faults += other.faults
+        self.explains |= other.explains
