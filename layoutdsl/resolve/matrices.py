@@ -40,6 +40,11 @@ class Stretch(NamedTuple):
     shared: Cut | None = None
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """All but what it is called and how ranks share it."""
+        return self[1:6]
+
+    @property
     def cut(self) -> bool:
         return self.shared is not None
 

@@ -94,7 +94,8 @@ def _is_whole(matrix: Matrix) -> bool:
 
 def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...]:
     if side.mode == "whole" and _is_whole(matrix):  # as the only rank has it, but for what is stored beside it
-        return tuple(one._replace(k_gaps=()) for one in tensors(side._replace(mode="local"), matrix, group))
+        local = tensors(side._replace(mode="local"), matrix, group)
+        return tuple(one._replace(k_gaps=()) if one.k_gaps else one for one in local)
     scope = side.scope(matrix, group)
     order = side.order(matrix)
     apart = side.params["parts"] == "apart" and len(matrix.parts) > 1
@@ -210,18 +211,11 @@ def _lay_out(
 ) -> Stored:
     """The tensor that holds these parts: over the same numbers laid out once, whatever matrix and axes are called."""
     values = tuple(map(scope.get, once("names", tensor, (), lambda: _names(tensor))))
-    together = (side.params["parts"], side.mode, matrix.pad, matrix.n_padded) if len(parts) > 1 else None
-    numbers = tuple(_numbers(side, matrix.n[part]) for part in parts), _numbers(side, matrix.k)
-    known = values, together, numbers, matrix.experts and matrix.experts[0]
+    together = (side.params["parts"], matrix.pad, matrix.n_padded) if len(parts) > 1 else None
+    numbers = tuple(matrix.n[part].numbers for part in parts), matrix.k.numbers
+    known = values, side.mode, together, numbers, matrix.experts and matrix.experts[0]
     found = once("places", tensor, known, lambda: _place(side, matrix, key, tensor, parts, scope, name))
-    return found._replace(name=name, parts=parts, k_gaps=found.k_gaps if side.mode != "whole" else ())
-
-
-def _numbers(side: Side, stretch: Stretch) -> tuple[int, int, int]:
-    """What a stretch says of places: where it starts, of how many are stored, and its length."""
-    if side.mode == "padded":
-        return stretch.front, stretch.padded, stretch.length
-    return stretch.start, stretch.size if side.mode == "whole" else stretch.length, stretch.length
+    return found if (found.name, found.parts) == (name, parts) else found._replace(name=name, parts=parts)
 
 
 def _place(
@@ -283,7 +277,7 @@ def _place(
         views,
         tuple(View(chains[0][1], k_offset) for _ in parts),
         gaps,
-        _k_gaps(matrix.k.length, k_offset, unit, k.stored),
+        _k_gaps(matrix.k.length, k_offset, unit, k.stored) if side.mode != "whole" else (),
         k.stored,
         unit,
         codes if tensor.role != "weight_shape" else math.prod(shape),
