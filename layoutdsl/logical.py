@@ -34,10 +34,11 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     assert isinstance(spec, Format)
     n, k = (_size(entry.get(axis, 0), axis) for axis in ("n", "k"))
     params = {name: value for name, value in entry.items() if name not in ("n", "k")}
+    by_parts = _asks(spec, "parts")
     forms: dict[ParamValue, Checkpoint] = {}
-    for module, sizes, parts, only in _settings(spec, n, k):
+    for module, sizes, parts, only in _settings(spec, n, k, by_parts):
         bound = bind(spec, {**params, **parts})  # pyright: ignore[reportArgumentType]
-        way = bound["parts"] if _asks(spec, "parts") else ""
+        way = bound["parts"] if by_parts else ""
         if way not in forms:
             tensors(Side(spec, bound, "whole"), _plain(n, k))
             forms[way] = logical_form(spec, bound)
@@ -76,7 +77,7 @@ def _size(value: ParamValue | tuple[int, ...], axis: str) -> int:
 
 
 def _settings(
-    spec: Format, n: int, k: int
+    spec: Format, n: int, k: int, by_parts: bool
 ) -> Iterator[tuple[str, dict[str, int], dict[str, ParamValue], tuple[str, ...]]]:
     """Module, sizes, parameters and the matrices that are asked for: one plain matrix, and experts with two fused parts
     in each way that the format stores them, or with one part."""
@@ -87,7 +88,7 @@ def _settings(
         return
     for at, stored in enumerate(spec.parts.stored):
         # The matrix of one part is the same in each way, unless the spec asks which it is.
-        yield "moe_gated", sizes, {"parts": stored}, ("w13",) if at and not _asks(spec, "parts") else ()
+        yield "moe_gated", sizes, {"parts": stored}, ("w13",) if at and not by_parts else ()
 
 
 def _asks(spec: Format, param: str) -> bool:

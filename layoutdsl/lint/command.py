@@ -57,7 +57,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _command(args: Any) -> int:
-    from layoutdsl.lint import ink, kept, report, shares
+    from layoutdsl.lint import ink, report
     from layoutdsl.lint.run import run
 
     nearest = Nearest(Choices(
@@ -65,7 +65,10 @@ def _command(args: Any) -> int:
         args.output_format, args.fix, args.exit_zero,
     ))  # fmt: skip
     choices = nearest.at(Path.cwd())
-    examine = kept.examined if args.cache else shares.examined
+    if args.cache:
+        from layoutdsl.lint.kept import examined as examine
+    else:
+        from layoutdsl.lint.shares import examined as examine
     outcome = run(args.paths, args.specs, nearest.selection, examine)
     if args.diff:
         return _diff(outcome, nearest.selection, args.specs)

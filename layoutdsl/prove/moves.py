@@ -109,17 +109,19 @@ def _where(runs: Sequence[Run], low: int, high: int, axis: str) -> str:
 
 def join(moves: Sequence[Move], tensor: str) -> None:
     """A run joins exactly where an earlier one writes the element that all of it shares: it is compared with that."""
+    for runs in (tuple([run for move in moves for run in move.n]), *(move.k for move in moves)):
+        if (wrong := _misjoined(runs)) is not None:
+            broken("once", wrong, tensor)
+
+
+@lru_cache(maxsize=1 << 12)
+def _misjoined(runs: tuple[Run, ...]) -> str | None:
     written: set[int] = set()
-    for move in moves:
-        _join(move.n, written, tensor)
-        _join(move.k, set(), tensor)
-
-
-def _join(runs: Sequence[Run], written: set[int], tensor: str) -> None:
     for run in runs:
         shared = not any(loop[laws.DST] for loop in run.loops)
         if run.join != (shared and run.dst in written):
             what = "joins an element that none before it writes" if run.join else "writes an element anew"
-            broken("once", f"the run at {run.x} {what}", tensor)
+            return f"the run at {run.x} {what}"
         if shared:
             written.add(run.dst)
+    return None
