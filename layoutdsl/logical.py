@@ -23,7 +23,11 @@ Entry = Mapping[str, "ParamValue | tuple[int, ...]"]
 
 
 def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
-    """Prove a spec at one of its sizes to try; LayoutError names the law and the element that breaks it."""
+    """Prove a spec at one of its sizes to try; LayoutError names the law and the element that breaks it.
+
+    Matrices are read and written. Where fused parts only lie another way, they are written: what they are worth has
+    been shown, and each element is read where the laws have it written.
+    """
     _mistyped(spec, entry)
     if isinstance(spec, Module):
         sizes = {name: value for name, value in entry.items() if name in spec.axes}
@@ -45,7 +49,7 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
         form = forms[way]
         own = {f"source.{name}": value for name, value in bound.items()}
         back = {f"target.{name}": value for name, value in bound.items()}
-        if not only:  # what is only placed otherwise is read where it is written, and is worth the same
+        if not only:
             compile_plan(spec, form, module, sizes, params=own, specs=specs)
         compile_plan(form, spec, module, sizes, params=back, only=only, specs=specs)
 
