@@ -151,11 +151,15 @@ class Tensor(Fields):
     cases: tuple[Case, ...] = Field((), max_length=MOST)
     doc: str | None = None
 
-    def expressions(self) -> Iterator[Expr | Template]:
-        """Everything in it that may use a parameter."""
+    def conditions(self) -> Iterator[Expr]:
+        """Those under which it is there, or one of its cases counts."""
         if self.when is not None:
             yield self.when
         yield from (case.when for case in self.cases)
+
+    def expressions(self) -> Iterator[Expr | Template]:
+        """Everything in it that may use a parameter."""
+        yield from self.conditions()
         for fields in (self, *self.cases):
             dtypes = fields.dtype if isinstance(fields.dtype, tuple) else (fields.dtype,)
             for one in (*dtypes, fields.code, fields.scaled, fields.plus, *(fields.shape or ())):

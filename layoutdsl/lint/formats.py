@@ -154,14 +154,7 @@ def weights(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue]) -> dict[
 def conditions(spec: Format) -> Iterator[Expr]:
     """Every condition under which a tensor or a case counts."""
     for tensor in spec.tensors.values():
-        yield from conditions_of(tensor)
-
-
-def conditions_of(tensor: Tensor) -> Iterator[Expr]:
-    """The same of one tensor."""
-    if tensor.when is not None:
-        yield tensor.when
-    yield from (case.when for case in tensor.cases)
+        yield from tensor.conditions()
 
 
 def expressions(spec: Format) -> Iterator[Expr | Template]:

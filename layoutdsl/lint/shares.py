@@ -1,8 +1,8 @@
 """Many files at once: each core that may be used has a process, which takes the next work as long as there is some.
 
-The first process begins with what is stated in the files, the others with the proofs: so each imports at first only
-what its own work needs. What is found depends on neither the number of processes nor who takes what. What one of them leaves undone, because
-something failed there or because it was ended, the first one does.
+The first process begins with what is stated in the files, the others with the proofs: each imports what its own work
+needs. What is found depends on neither the number of processes nor who takes what. What one of them leaves undone,
+because something failed there or because it was ended, the first one does.
 """
 
 from __future__ import annotations
