@@ -78,6 +78,7 @@ MOST = 64
 
 
 class Base(BaseModel):
+    # No text is validated as what others only derive from: building that is deferred, for ever.
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
@@ -116,7 +117,7 @@ ParamField = Annotated[
 ]
 
 
-class Fields(Base):
+class Fields(Base, defer_build=True):
     """What a tensor's case may state anew."""
 
     name: str | None = Field(None, description="name in the file, where it differs from the key")
@@ -132,13 +133,13 @@ class Fields(Base):
     reciprocal: bool | None = Field(None, description="the stored value is one over the true one")
 
 
-class Case(Fields):
+class Case(Fields, defer_build=False):
     """Overrides of a tensor, taken where `when` holds; the first such case wins."""
 
     when: Condition
 
 
-class Tensor(Fields):
+class Tensor(Fields, defer_build=False):
     """One tensor of a format."""
 
     role: Literal[ROLES]  # pyright: ignore[reportInvalidTypeForm]
@@ -198,7 +199,7 @@ class Accepts(Base):
     capability: int = Field(80, description="least compute capability, times ten")
 
 
-class Spec(Base):
+class Spec(Base, defer_build=True):
     """What every spec file states."""
 
     version: Literal["1"]
@@ -234,7 +235,7 @@ _ENTRIES = {"type": "object", "additionalProperties": _TEXTS, "minProperties": 1
 Entries = Annotated[dict[str, Annotated[tuple[str, ...], Field(min_length=1)]], Field(min_length=1)]
 
 
-class Checkpoint(Format):
+class Checkpoint(Format, defer_build=False):
     checkpoint: str
     detect: Annotated[
         tuple[Entries, ...],
@@ -255,7 +256,7 @@ INHERITED = ("params", "accepts", "parts", "tensors", "value")
 """What a build takes from its base, key by key, where it does not state it."""
 
 
-class Kernel(Format):
+class Kernel(Format, defer_build=False):
     kernel: str
     base: str | None = Field(
         None,
@@ -296,7 +297,7 @@ class Matrix(Base):
     when: Condition | None = Field(None, description="whether the module has this matrix")
 
 
-class Module(Spec):
+class Module(Spec, defer_build=False):
     """Matrices that share axes."""
 
     module: str
