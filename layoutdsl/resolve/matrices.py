@@ -181,6 +181,14 @@ def _matrices(
             help="leave out --ep",
         )
     held = held_matrices(module, params, only)
+    if not held:
+        stated = ", ".join(f"`{name}={str(value).lower()}`" for name, value in params.items())
+        raise LayoutError(
+            f"module `{module.name}` has no matrix" + (f" with {stated}" if stated else ""),
+            code="LP113",
+            name="unknown-matrix",
+            help="the condition `when` of one matrix must hold, or one must have none",
+        )
     resolver = _Resolver(module, params, sizes, ranks, grains, cut_by.get("tp", "none"), held)
     experts = _experts(module, sizes, ranks, places)
     return tuple(resolver.matrix(name, matrix, experts) for name, matrix in held.items())
