@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-MODULES = ("compile_time", "padding", "repack", "memory", "pairs", "layers", "growth", "in_place", "first_use")
+MODULES = (
+    "compile_time", "padding", "repack", "memory", "pairs", "layers", "growth", "in_place", "first_use", "lint",
+)  # fmt: skip
 
 Scale = Literal["full", "quick"]
 

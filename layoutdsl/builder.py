@@ -126,11 +126,11 @@ class Builder:
             n_view, k_view = _holder(zeros, part).view(part)
             stretch = pair.matrix.n[part]
             n_source = _sorted_positions(stretch.start) if inner is not None else n_view
-            n = tuple(runs(stretch.length, target.view(part)[0], n_source, part=part))
+            n = runs(stretch.length, target.view(part)[0], n_source, part=part)
             for first, count in gaps if n else ():
                 nearest = 0 if first < pair.matrix.k.front else pair.matrix.k.length - 1
                 source = View(Chain(()), base=k_view.at(nearest))
-                k = tuple(runs(count, View(target.view(part)[1].chain), source, start=first))
+                k = runs(count, View(target.view(part)[1].chain), source, start=first)
                 yield Move("data", n, k, gather_n=self._lookup_n(pair, zeros))
 
     def _lookup_n(self, pair: Pair, sources: tuple[Stored, ...]) -> Lookup | None:
@@ -263,7 +263,7 @@ class Builder:
         for (k_target, k_source), parts in by_view.items():
             gathers_k = order is not None and role == "codes"
             k_stretch = pair.matrix.k
-            k = tuple(runs(k_stretch.length, k_target, _sorted_positions(k_stretch.start) if gathers_k else k_source))
+            k = runs(k_stretch.length, k_target, _sorted_positions(k_stretch.start) if gathers_k else k_source)
             n: list[Run] = []
             for part in parts:
                 n_source = _holder(sources, part).view(part)[0]
@@ -327,7 +327,7 @@ class Builder:
         k_all = _k_pads(target, (0, target.k_end)) if target.n_gaps else ()
         for view, first, count in target.n_gaps:
             code, reason = self._pad_code(target, mode, "zero_point" in pair.target, grouped=True)
-            found.append(Move("pad", tuple(runs(count, view, None, start=first)), k_all, code, reason))
+            found.append(Move("pad", runs(count, view, None, start=first), k_all, code, reason))
         n = self._n_data(pair, target) if k_gaps else ()
         scale = pair.target.get("scale", (None,))[0]
         for beside, beyond in _split_gaps(k_gaps, pair.matrix, scale) if n else ():
@@ -356,7 +356,7 @@ class Builder:
 
     def _values(self, pair: Pair, target: Stored, start: int = 0) -> list[Move]:
         """A target that the recode alone makes; the source column counts coordinates along k from `start`."""
-        n, k = self._n_data(pair, target), tuple(runs(pair.matrix.k.length, target.k[0], _sorted_positions(start)))
+        n, k = self._n_data(pair, target), runs(pair.matrix.k.length, target.k[0], _sorted_positions(start))
         made = [Move("value", tuple(_joined(n)), k)] if n and k else []
         return [*made, *self._pads(pair, target, target.k_gaps)]
 
@@ -420,10 +420,10 @@ class Builder:
         for part in tensor.parts:
             n_view, k_view = tensor.view(part)
             try:
-                n = tuple(runs(pair.matrix.n[part].length, NOWHERE, n_view, part=part))
+                n = runs(pair.matrix.n[part].length, NOWHERE, n_view, part=part)
             except LayoutError as error:
                 raise _at(tensor, error) from None
-            k = tuple(runs(pair.matrix.k.length, NOWHERE, k_view))
+            k = runs(pair.matrix.k.length, NOWHERE, k_view)
             moves += [Move("data", n, k)] if n and k else []
         return Check(kind, tensor.name, expect, "", why, tuple(moves))
 
@@ -525,7 +525,7 @@ def _switch(target: Stored) -> str:
 
 
 def _k_pads(target: Stored, gap: Gap) -> tuple[Run, ...]:
-    return tuple(runs(gap[1], View(target.k[0].chain), None, start=gap[0]))
+    return runs(gap[1], View(target.k[0].chain), None, start=gap[0])
 
 
 def _without(gaps: Sequence[Gap], taken: Sequence[Gap]) -> list[Gap]:

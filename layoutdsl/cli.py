@@ -10,6 +10,7 @@ stdout, refusals and faults to stderr. What a command needs is imported when it 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import signal
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
+        if argv is None:
+            gc.freeze()  # the process ends: nothing of it need be collected before
         return status
     except BrokenPipeError:
         # Whoever read our output has enough; nothing may be written when the interpreter closes it.

@@ -58,7 +58,8 @@ def compile_plan(
     the nearest setting that works, where there is one (see nearest.py).
     """
     values = tp, rank, ep, ep_rank, sharded, habits and repr(habits)
-    key = _key((source, target, module), specs, values, (sizes, params, padded, grains), (only, experts))
+    known = _known((source, target, module), specs)
+    key = known and _key(known, specs, values, (sizes, params, padded, grains), (only, experts))
     if key in _PLANS:
         return _PLANS[key]
     check_arguments(
@@ -71,10 +72,10 @@ def compile_plan(
         specs,
     )
     folders = tuple(specs)
-    src = _format(source, folders)
-    dst = _format(target, folders)
-    mod = load_spec(module, specs=folders, kind="module")
-    assert isinstance(mod, Module)
+    src, dst, mod = known or (
+        load_spec(spec, specs=folders, kind=kind) for spec, kind in zip((source, target, module), SIDES)
+    )
+    assert isinstance(src, Format) and isinstance(dst, Format) and isinstance(mod, Module)
     arguments: dict[str, Any] = {
         "source": src,
         "target": dst,
@@ -115,10 +116,8 @@ def forget() -> None:
     resolve.forget()
 
 
-def _key(
-    specs: Sequence[Any], folders: Any, values: Any, mappings: Sequence[Any], lists: Sequence[Any]
-) -> bytes | None:
-    """What a plan depends on, as bytes, which tell true from 1; None where an argument is wrong."""
+def _known(specs: Sequence[Any], folders: Any) -> list[Spec] | None:
+    """Source, target and module, loaded; None where an argument is wrong."""
     try:
         folders, known = tuple(folders), []
         for spec, kind in zip(specs, SIDES):
@@ -127,10 +126,21 @@ def _key(
                 if not isinstance(spec, str | Spec):
                     return None
                 found = load_spec(spec, specs=folders, kind=kind)
-            known.append(id(found))
-        of = known, folders, values, [one and dict(one) for one in mappings], [tuple(one) for one in lists]
-        return marshal.dumps(of, 0)  # this version shares no objects: equal arguments give equal bytes
+            known.append(found)
+        return known
     except (TypeError, ValueError, OSError, LayoutError):
+        return None
+
+
+def _key(
+    specs: Sequence[Spec], folders: Any, values: Any, mappings: Sequence[Any], lists: Sequence[Any]
+) -> bytes | None:
+    """What a plan depends on, as bytes, which tell true from 1; None where an argument is wrong."""
+    try:
+        mapped, listed = [one and dict(one) for one in mappings], [tuple(one) for one in lists]
+        of = [id(spec) for spec in specs], tuple(folders), values, mapped, listed
+        return marshal.dumps(of, 0)  # this version shares no objects: equal arguments give equal bytes
+    except (TypeError, ValueError):
         return None
 
 
@@ -246,12 +256,6 @@ def invert(plan: Plan, *, specs: tuple[str, ...] = ()) -> Plan:
 
 def _passed_input_scale(plan: Plan) -> bool:
     return any(plan.output[output].role == "input_scale" for _, output in plan.passed)
-
-
-def _format(name: str | Spec, specs: tuple[str, ...]) -> Format:
-    spec = load_spec(name, specs=specs, kind="checkpoint|kernel")
-    assert isinstance(spec, Format)
-    return spec
 
 
 def _by_side(params: Mapping[str, ParamValue], sides: Mapping[str, Spec]) -> dict[str, dict[str, ParamValue]]:

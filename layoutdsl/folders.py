@@ -16,6 +16,11 @@ def shipped() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "specs"
 
 
+def near(path: Path, here: Path) -> Path:
+    """A path, relative to the folder `here` where it stands inside it."""
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def package() -> Path:
     """The folder of layoutdsl's own code."""
     return _PACKAGE

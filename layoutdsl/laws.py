@@ -142,6 +142,7 @@ def floors(digits: tuple[Digit, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=1 << 14)
 def follows(run: Run, view: View, column: int) -> int | None:
     """Whether a run's column is the view's address at every element; None if so, else the coordinate where it is not.
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from layoutdsl.errors import LayoutError
@@ -191,8 +192,13 @@ def _boxes(start: int, size: int, levels: list[tuple[int, tuple[int, ...]]]) -> 
     return found
 
 
-def runs(length: int, target: View, source: View | None, *, part: int = -1, start: int = 0) -> Iterator[Run]:
+@lru_cache(maxsize=1 << 12)
+def runs(length: int, target: View, source: View | None, *, part: int = -1, start: int = 0) -> tuple[Run, ...]:
     """Runs over coordinates [start, start + length); without a source (a pad) the source columns are 0."""
+    return tuple(_runs(length, target, source, part, start))
+
+
+def _runs(length: int, target: View, source: View | None, part: int, start: int) -> Iterator[Run]:
     views = [target] if source is None else [target, source]
     for x, box in refine(start, length, views):
         dst, src = target.at(x), source.at(x) if source else 0

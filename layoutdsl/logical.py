@@ -6,7 +6,7 @@ two plans say that the spec stores each element once and means what it says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layoutdsl.compile import compile_plan
@@ -23,7 +23,11 @@ Entry = Mapping[str, "ParamValue | tuple[int, ...]"]
 
 
 def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
-    """Prove a spec at one of its sizes to try; LayoutError names the law and the element that breaks it."""
+    """Prove a spec at one of its sizes to try; LayoutError names the law and the element that breaks it.
+
+    Matrices are read and written. Where fused parts only lie another way, they are written: what they are worth has
+    been shown, and each element is read where the laws have it written.
+    """
     _mistyped(spec, entry)
     if isinstance(spec, Module):
         sizes = {name: value for name, value in entry.items() if name in spec.axes}
@@ -34,15 +38,25 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     assert isinstance(spec, Format)
     n, k = (_size(entry.get(axis, 0), axis) for axis in ("n", "k"))
     params = {name: value for name, value in entry.items() if name not in ("n", "k")}
-    for module, sizes, parts in _settings(spec, n, k):
+    by_parts = _asks(spec, "parts")
+    forms: dict[ParamValue, Checkpoint] = {}
+    for module, sizes, parts, only in _settings(spec, n, k, by_parts):
         bound = bind(spec, {**params, **parts})  # pyright: ignore[reportArgumentType]
-        outputs, inputs = Stretch("n", n, 0, n, n), Stretch("k", k, 0, k, k)
-        tensors(Side(spec, bound, "whole"), Matrix("m", (), (outputs,), inputs, "part", n, None, True))
-        form = logical_form(spec, bound)
+        way = bound["parts"] if by_parts else ""
+        if way not in forms:
+            tensors(Side(spec, bound, "whole"), _plain(n, k))
+            forms[way] = logical_form(spec, bound)
+        form = forms[way]
         own = {f"source.{name}": value for name, value in bound.items()}
         back = {f"target.{name}": value for name, value in bound.items()}
-        compile_plan(spec, form, module, sizes, params=own, specs=specs)
-        compile_plan(form, spec, module, sizes, params=back, specs=specs)
+        if not only:
+            compile_plan(spec, form, module, sizes, params=own, specs=specs)
+        compile_plan(form, spec, module, sizes, params=back, only=only, specs=specs)
+
+
+def _plain(n: int, k: int) -> Matrix:
+    """One matrix `m` of one part."""
+    return Matrix("m", (), (Stretch("n", n, 0, n, n),), Stretch("k", k, 0, k, k), "part", n, None, True)
 
 
 def _mistyped(spec: Spec, entry: Entry) -> None:
@@ -66,26 +80,36 @@ def _size(value: ParamValue | tuple[int, ...], axis: str) -> int:
     )
 
 
-def _settings(spec: Format, n: int, k: int) -> list[tuple[str, dict[str, int], dict[str, ParamValue]]]:
-    """One plain matrix, and experts with two fused parts in each way that the format stores them, or with one part."""
-    found: list[tuple[str, dict[str, int], dict[str, ParamValue]]] = [("linear", {"n": n, "k": k}, {})]
+def _settings(
+    spec: Format, n: int, k: int, by_parts: bool
+) -> Iterator[tuple[str, dict[str, int], dict[str, ParamValue], tuple[str, ...]]]:
+    """Module, sizes, parameters and the matrices that are asked for: one plain matrix, and experts with two fused parts
+    in each way that the format stores them, or with one part."""
+    yield "linear", {"n": n, "k": k}, {}, ()
     sizes = {"e": 2, "i": n, "h": k} if isinstance(spec, Kernel) else {"e": 2, "i": k, "h": n}
     if spec.parts == Parts():  # the spec says nothing of fused parts
-        return [*found, ("moe_plain", sizes, {})]
-    return [*found, *(("moe_gated", sizes, {"parts": stored}) for stored in spec.parts.stored)]
+        yield "moe_plain", sizes, {}, ()
+        return
+    for at, stored in enumerate(spec.parts.stored):
+        # The matrix of one part is the same in each way, unless the spec asks which it is.
+        yield "moe_gated", sizes, {"parts": stored}, ("w13",) if at and not by_parts else ()
+
+
+def _asks(spec: Format, param: str) -> bool:
+    found = (one.names() for tensor in spec.tensors.values() for one in tensor.expressions())
+    return any(name == param for names in found for name, _, _ in names)
 
 
 def logical_form(spec: Format, params: Mapping[str, ParamValue]) -> Checkpoint:
     """The logical form of a format with bound parameters, itself a spec: same codes, same meaning, plain order."""
     # So long a k that every tensor which some k calls for is there; impossible sizes are found before, at the true k.
-    stretch, inputs = Stretch("n", 64, 0, 64, 64), Stretch("k", 1 << 20, 0, 1 << 20, 1 << 20)
-    matrix = Matrix("m", (), (stretch,), inputs, "part", 64, None, True)
-    found = {t.name.removeprefix("m."): t for t in tensors(Side(spec, dict(params), "whole"), matrix)}
+    held = tensors(Side(spec, dict(params), "whole"), _plain(64, 1 << 20))
+    found = {t.name.removeprefix("m."): t for t in held}
     form = spec_of_data(
         {
             "version": "1",
-            "checkpoint": f"logical_{spec.name}",
-            "doc": f"the logical form of {spec.name}",
+            "checkpoint": "logical_form",  # formats of the same tensors have the same one
+            "doc": "each element apart",
             "source": "itself",
             "params": {
                 "group": {"type": "group", "default": -1},

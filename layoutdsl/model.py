@@ -6,7 +6,7 @@ are parsed here (see grammar.py), so that a validated model holds trees, not tex
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -78,6 +78,7 @@ MOST = 64
 
 
 class Base(BaseModel):
+    # No text is validated as what others only derive from: building that is deferred, for ever.
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
@@ -116,7 +117,7 @@ ParamField = Annotated[
 ]
 
 
-class Fields(Base):
+class Fields(Base, defer_build=True):
     """What a tensor's case may state anew."""
 
     name: str | None = Field(None, description="name in the file, where it differs from the key")
@@ -132,13 +133,13 @@ class Fields(Base):
     reciprocal: bool | None = Field(None, description="the stored value is one over the true one")
 
 
-class Case(Fields):
+class Case(Fields, defer_build=False):
     """Overrides of a tensor, taken where `when` holds; the first such case wins."""
 
     when: Condition
 
 
-class Tensor(Fields):
+class Tensor(Fields, defer_build=False):
     """One tensor of a format."""
 
     role: Literal[ROLES]  # pyright: ignore[reportInvalidTypeForm]
@@ -150,6 +151,23 @@ class Tensor(Fields):
     )
     cases: tuple[Case, ...] = Field((), max_length=MOST)
     doc: str | None = None
+
+    def conditions(self) -> Iterator[Expr]:
+        """Those under which it is there, or one of its cases counts."""
+        if self.when is not None:
+            yield self.when
+        yield from (case.when for case in self.cases)
+
+    def expressions(self) -> Iterator[Expr | Template]:
+        """Everything in it that may use a parameter."""
+        yield from self.conditions()
+        for fields in (self, *self.cases):
+            dtypes = fields.dtype if isinstance(fields.dtype, tuple) else (fields.dtype,)
+            for one in (*dtypes, fields.code, fields.scaled, fields.plus, *(fields.shape or ())):
+                if one is not None:
+                    yield one
+            for axis in fields.split or ():
+                yield from (digit.size for digit in axis.digits if digit.size is not None)
 
 
 class Parts(Base):
@@ -181,7 +199,7 @@ class Accepts(Base):
     capability: int = Field(80, description="least compute capability, times ten")
 
 
-class Spec(Base):
+class Spec(Base, defer_build=True):
     """What every spec file states."""
 
     version: Literal["1"]
@@ -217,7 +235,7 @@ _ENTRIES = {"type": "object", "additionalProperties": _TEXTS, "minProperties": 1
 Entries = Annotated[dict[str, Annotated[tuple[str, ...], Field(min_length=1)]], Field(min_length=1)]
 
 
-class Checkpoint(Format):
+class Checkpoint(Format, defer_build=False):
     checkpoint: str
     detect: Annotated[
         tuple[Entries, ...],
@@ -238,7 +256,7 @@ INHERITED = ("params", "accepts", "parts", "tensors", "value")
 """What a build takes from its base, key by key, where it does not state it."""
 
 
-class Kernel(Format):
+class Kernel(Format, defer_build=False):
     kernel: str
     base: str | None = Field(
         None,
@@ -279,7 +297,7 @@ class Matrix(Base):
     when: Condition | None = Field(None, description="whether the module has this matrix")
 
 
-class Module(Spec):
+class Module(Spec, defer_build=False):
     """Matrices that share axes."""
 
     module: str

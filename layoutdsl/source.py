@@ -84,6 +84,7 @@ _AMBIGUOUS = (
     ("LD006", r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
      "`{}` reads as a floating-point number", 'quote it: "{}"'),
 )
+_NO_TEXT = re.compile("|".join(["", "true|false", _INTEGER.pattern, *(row[1] for row in _AMBIGUOUS)]))
 # A problem as the pure Python parser words it, whether the place where it began says more, our words, our help.
 _SYNTAX = (
     ("mapping values are not allowed", False, "`:` begins a mapping where none can stand",
@@ -342,7 +343,7 @@ class _Reader:
                 return int(text)
             self.report("LD016", f"integer of more than {MAX_DIGITS} digits", span, "quote it if it is text")
             return text
-        for code, pattern, what, help in _AMBIGUOUS:
+        for code, pattern, what, help in _AMBIGUOUS if _NO_TEXT.fullmatch(text) else ():
             if re.fullmatch(pattern, text):
                 fix = Edit(span, text.lower()) if text.lower() in ("true", "false") else None
                 self.report(code, what.format(_show(text)), span, help.format(_show(text)), fix)
@@ -360,7 +361,7 @@ class _Reader:
         if self.is_plain(event, span):
             if text == "<<":
                 self.report("LD013", "merge keys are not allowed", span, "write out the keys that are meant")
-            elif re.fullmatch("|".join(["", "true|false", _INTEGER.pattern, *(row[1] for row in _AMBIGUOUS)]), text):
+            elif _NO_TEXT.fullmatch(text):
                 self.report("LD012", f"the key `{_show(text)}` is not text", span, f'quote it: "{_show(text)}"')
         return text, span
 

@@ -42,6 +42,7 @@ class Done:
 def lint(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs `lint --output-format concise` in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}-cache")
     monkeypatch.delenv("LAYOUTDSL_TRACEBACK", raising=False)
 
     def call(*argv: str) -> Done:

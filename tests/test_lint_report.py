@@ -35,6 +35,7 @@ try: [{n: 64, k: 128}]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}-cache")
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     (tmp_path / "my specs").mkdir()
     (tmp_path / "my specs" / "bad.yaml").write_text(BAD)

@@ -6,7 +6,7 @@ can be said of the file is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,38 +14,64 @@ from pathlib import Path
 from layoutdsl import library
 from layoutdsl.errors import Diagnostic, LayoutError
 from layoutdsl.lint.outcome import Examined, Fault
-from layoutdsl.lint.rule import Found, Rule, rules
+from layoutdsl.lint.rule import Found, Rule, rule_of, rules
 from layoutdsl.lint.subject import Subject
 from layoutdsl.lint.suppress import suppressions
+from layoutdsl.model import Spec
 from layoutdsl.source import Tree
 
 
 def examined(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -> Examined:
     """All there is to say of one file, or of `text` in its place."""
+    one = stated(path, specs, text)
+    one.add(proven(path, specs, text))
+    return one
+
+
+def stated(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -> Examined:
+    """What the text, the schema and the rules say of one file."""
     one = Examined()
     try:
         _examine(one, path, specs, text)
     except Exception as error:
         one.faults.append(Fault(str(path), "reading it", error))
+    _explain(one)
     return one
 
 
-def prepare(paths: Sequence[Path], specs: tuple[str, ...]) -> None:
-    """Import and read what every file needs, before processes share the work."""
-    import layoutdsl.logical  # noqa: F401
+def proven(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -> Examined:
+    """What the proofs say of one file, where it is a spec; if it is none, `stated` says so."""
+    one = Examined()
+    with suppress(Exception):
+        tree = _tree(path, specs, text)
+        spec = library.spec_in(tree)
+        try:
+            one.findings += _proofs(spec, tree, specs)
+        except Exception as error:
+            one.faults.append(Fault(str(path), "the proof", error))
+    _explain(one)
+    return one
 
-    for rule in rules():
-        _ = rule.check
-    for path in (*paths, *library.files(specs)):
-        with suppress(LayoutError):
-            library.read_tree(path, specs=specs)
+
+STAGES = (stated, proven)
+"""What there is to do for each file, in the order in which it is told."""
+
+
+def _explain(one: Examined) -> None:
+    for code in sorted({finding.code for finding in one.findings}):
+        if (rule := rule_of(code)) and rule.explains:
+            one.explains[code] = rule.explains
+
+
+def _tree(path: Path, specs: tuple[str, ...], text: str | None) -> Tree:
+    if text is None:
+        return library.read_tree(path, specs=specs)
+    return library.tree_of(text, str(path), specs=specs)
 
 
 def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None) -> None:
     try:
-        tree = (
-            library.read_tree(path, specs=specs) if text is None else library.tree_of(text, str(path), specs=specs)
-        )
+        tree = _tree(path, specs, text)
     except LayoutError as error:
         one.refusals += error.diagnostics
         return
@@ -64,10 +90,6 @@ def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None
     for rule in rules():
         if (check := rule.check) is not None:
             _ask(one, tree, rule, lambda check=check: check(subject))
-    try:
-        one.findings += _proofs(subject)
-    except Exception as error:
-        one.faults.append(Fault(str(path), "the proof", error))
 
 
 def _ask(one: Examined, tree: Tree, rule: Rule, found: Callable[[], Iterable[Found]]) -> None:
@@ -84,19 +106,19 @@ def _ask(one: Examined, tree: Tree, rule: Rule, found: Callable[[], Iterable[Fou
         one.faults.append(Fault(tree.file, f"the rule {rule.code}", error))
 
 
-def _proofs(subject: Subject) -> Iterator[Diagnostic]:
+def _proofs(spec: Spec, tree: Tree, specs: tuple[str, ...]) -> Iterator[Diagnostic]:
     """What the proofs of a spec at its sizes to try find; the same finding only at the first size that shows it."""
     from layoutdsl.logical import prove_spec
 
     seen: set[tuple[str, str]] = set()
-    for at, entry in enumerate(subject.spec.try_):
+    for at, entry in enumerate(spec.try_):
         try:
-            prove_spec(subject.spec, entry, subject.specs)
+            prove_spec(spec, entry, specs)
         except LayoutError as error:
             for finding in error.diagnostics:
                 if (finding.code, finding.message) not in seen:
                     seen.add((finding.code, finding.message))
-                    yield _placed(finding, subject.tree, at)
+                    yield _placed(finding, tree, at)
 
 
 def _placed(finding: Diagnostic, tree: Tree, at: int) -> Diagnostic:

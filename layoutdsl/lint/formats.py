@@ -154,27 +154,13 @@ def weights(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue]) -> dict[
 def conditions(spec: Format) -> Iterator[Expr]:
     """Every condition under which a tensor or a case counts."""
     for tensor in spec.tensors.values():
-        yield from conditions_of(tensor)
-
-
-def conditions_of(tensor: Tensor) -> Iterator[Expr]:
-    """The same of one tensor."""
-    if tensor.when is not None:
-        yield tensor.when
-    yield from (case.when for case in tensor.cases)
+        yield from tensor.conditions()
 
 
 def expressions(spec: Format) -> Iterator[Expr | Template]:
     """Everything in a format's tensors that may use a parameter."""
-    yield from conditions(spec)
     for tensor in spec.tensors.values():
-        for fields in (tensor, *tensor.cases):
-            dtypes = fields.dtype if isinstance(fields.dtype, tuple) else (fields.dtype,)
-            for one in (*dtypes, fields.code, fields.scaled, fields.plus, *(fields.shape or ())):
-                if one is not None:
-                    yield one
-            for axis in fields.split or ():
-                yield from (digit.size for digit in axis.digits if digit.size is not None)
+        yield from tensor.expressions()
 
 
 def names(found: Iterable[Expr | Template]) -> set[str]:

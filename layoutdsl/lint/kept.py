@@ -69,9 +69,7 @@ def _texts(folder: Path) -> str:
     return _digest(_contents(folder, ".yaml", os.walk(folder)))
 
 
-def _contents(
-    folder: Path, ending: str, found: Iterable[tuple[str, list[str], list[str]]]
-) -> Iterator[bytes]:
+def _contents(folder: Path, ending: str, found: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[bytes]:
     for path in sorted(os.path.join(inside, name) for inside, _, names in found for name in names):
         if path.endswith(ending):
             yield os.path.relpath(path, folder).encode(errors="surrogateescape")

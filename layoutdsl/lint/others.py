@@ -8,30 +8,37 @@ from pathlib import Path
 from typing import Any
 
 from layoutdsl.errors import LayoutError
+from layoutdsl.folders import near
 from layoutdsl.library import files, kind_of, read_tree
-from layoutdsl.lint.subject import Subject
+from layoutdsl.model import Spec
 from layoutdsl.source import Tree
 
 Text = Mapping[str, Any]
 
 
-def others(subject: Subject) -> Iterator[tuple[str, Text]]:
-    """Name and text of every other spec of this kind, shipped or in the folders of specs, without documentation."""
-    kind, own = kind_of(subject.spec), Path(subject.tree.file).resolve()
-    for path in _paths(subject.specs):
+def others(spec: Spec, own: Path, specs: tuple[str, ...]) -> Iterator[tuple[str, Text]]:
+    """Name and text of every spec of the same kind but that of the file `own`, shipped or in the folders `specs`,
+    without documentation."""
+    kind, own = kind_of(spec), own.resolve()
+    for path, real in _paths(specs, Path.cwd()):
+        if real == own:
+            continue
         try:
-            tree = read_tree(path, specs=subject.specs)
+            tree = read_tree(path, specs=specs)
         except LayoutError:
             continue  # a finding of its own
         text = tree.data
-        if isinstance(text, dict) and kind in text and text[kind] != subject.spec.name and path != own:
+        if isinstance(text, dict) and kind in text and text[kind] != spec.name:
             yield str(text[kind]), _plain_of(tree)
 
 
 @lru_cache(maxsize=8)
-def _paths(specs: tuple[str, ...]) -> tuple[Path, ...]:
-    """The files are listed once: a new one is found by its own linting."""
-    return tuple(path.resolve() for path in files(specs))
+def _paths(specs: tuple[str, ...], here: Path) -> tuple[tuple[Path, Path], ...]:
+    """Each file as `lint` calls it, so that it is read once, and where it really is.
+
+    They are listed once: a new one is found by its own linting.
+    """
+    return tuple((near(path, here), path.resolve()) for path in files(specs))
 
 
 _PLAIN: dict[str, Text] = {}

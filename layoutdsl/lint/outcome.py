@@ -35,12 +35,20 @@ class Outcome:
 class Examined:
     """All there is to say of one file by itself, whatever is selected and suppressed.
 
-    `refusals` keep the spec from being read, so they are always shown: nothing else is known of it then.
+    `refusals` keep the spec from being read, so they are always shown: nothing else is known of it then. `explains` are
+    the codes, per code that is found, that stay silent where it is shown.
     """
 
     refusals: list[Diagnostic] = field(default_factory=list)
     findings: list[Diagnostic] = field(default_factory=list)
     suppressions: tuple[Suppression, ...] = ()
     faults: list[Fault] = field(default_factory=list)
+    explains: dict[str, tuple[str, ...]] = field(default_factory=dict)
     name: str | None = None
     name_at: tuple[Span, str] | None = None
+
+    def add(self, other: Examined) -> None:
+        """Also what another stage says of the same file."""
+        self.findings += other.findings
+        self.faults += other.faults
+        self.explains |= other.explains

@@ -35,6 +35,7 @@ def _examined(data: dict[str, Any]) -> Examined:
         refusals=[_diagnostic(**one) for one in data["refusals"]],
         findings=[_diagnostic(**one) for one in data["findings"]],
         suppressions=tuple(_suppression(**one) for one in data["suppressions"]),
+        explains={code: tuple(codes) for code, codes in data["explains"].items()},
         name=data["name"],
         name_at=(Span(**at[0]), at[1]) if at else None,
     )

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from layoutdsl.errors import Diagnostic
-from layoutdsl.folders import shipped
+from layoutdsl.folders import near, shipped
 from layoutdsl.lint.outcome import Examined, Fault, Outcome
-from layoutdsl.lint.rule import rule_of
 from layoutdsl.lint.select import EVERY, Selection
 from layoutdsl.lint.suppress import applied
 
@@ -65,7 +64,7 @@ def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
     if one.refusals:
         return sorted(dict.fromkeys((*one.refusals, *wanted)), key=_place)
     shown = [finding for finding in applied(one.suppressions, wanted, selection) if selection.has(finding.code)]
-    explained = {code for finding in shown if (rule := rule_of(finding.code)) for code in rule.explains}
+    explained = {code for finding in shown for code in one.explains.get(finding.code, ())}
     return sorted((finding for finding in shown if finding.code not in explained), key=_place)
 
 
@@ -75,7 +74,7 @@ def _expanded(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*.yaml")) if root.is_dir() else [root]:
         inside = path.relative_to(root).parts
         if "names" not in inside and not any(part.startswith(".") for part in inside):
-            yield path.relative_to(here) if path.is_relative_to(here) else path
+            yield near(path, here)
 
 
 def _place(finding: Diagnostic) -> tuple[int, int]:

@@ -1,7 +1,8 @@
-"""Many files at once: each core that may be used has a process, which takes the next file as long as there is one.
+"""Many files at once: each core that may be used has a process, which takes the next work as long as there is some.
 
-What is found depends on neither the number of processes nor who takes what. What one of them leaves undone, because
-something failed there or because it was ended, the first one does.
+The first process begins with what is stated in the files, the others with the proofs: each imports what its own work
+needs. What is found depends on neither the number of processes nor who takes what. What one of them leaves undone,
+because something failed there or because it was ended, the first one does.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import os
 import signal
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 from layoutdsl.lint import record
@@ -28,16 +31,22 @@ _PLACE = struct.Struct("=I")
 
 def examined(paths: Sequence[Path], specs: tuple[str, ...]) -> list[Examined]:
     """All there is to say of each file by itself."""
-    from layoutdsl.lint import examine
+    from layoutdsl.lint.examine import STAGES
 
+    work = [partial(stage, path, specs) for stage in STAGES for path in paths]
     found: dict[int, Examined] = {}
     more = _processes(len(paths)) - 1
     if more > 0:
-        examine.prepare(paths, specs)
-        with _queue(len(paths)) as queue, _children(more, queue, paths, specs) as answers:
-            found.update((at, examine.examined(paths[at], specs)) for at in _places(queue))
+        import layoutdsl.logical  # noqa: F401  # what all of them need is imported once
+
+        with _queues(len(STAGES), len(paths)) as queues, _children(more, queues[::-1], work) as answers:
+            found.update((at, work[at]()) for at in _places(queues))
             found.update(one for answer in answers for one in _answers(answer))
-    return [found[at] if at in found else examine.examined(path, specs) for at, path in enumerate(paths)]
+    every = iter([found[at] if at in found else do() for at, do in enumerate(work)])
+    made = list(islice(every, len(paths)))
+    for one, other in zip(cycle(made), every):
+        one.add(other)
+    return made
 
 
 def _processes(files: int) -> int:
@@ -49,25 +58,30 @@ def _processes(files: int) -> int:
 
 
 @contextmanager
-def _queue(count: int) -> Iterator[int]:
-    """A pipe that holds the places of all files, from which each process takes one at a time."""
-    reader, writer = os.pipe()
+def _queues(count: int, files: int) -> Iterator[list[int]]:
+    """A pipe for each stage that holds the places of its work, from which each process takes one at a time."""
+    readers: list[int] = []
     try:
-        os.write(writer, b"".join(map(_PLACE.pack, range(count))))
-        os.close(writer)
-        yield reader
+        for stage in range(count):
+            reader, writer = os.pipe()
+            readers.append(reader)
+            os.write(writer, b"".join(map(_PLACE.pack, range(stage * files, (stage + 1) * files))))
+            os.close(writer)
+        yield readers
     finally:
-        os.close(reader)
+        for reader in readers:
+            os.close(reader)
 
 
-def _places(queue: int) -> Iterator[int]:
-    while len(taken := os.read(queue, _PLACE.size)) == _PLACE.size:
-        yield _PLACE.unpack(taken)[0]
+def _places(queues: Sequence[int]) -> Iterator[int]:
+    for queue in queues:
+        while len(taken := os.read(queue, _PLACE.size)) == _PLACE.size:
+            yield _PLACE.unpack(taken)[0]
 
 
 @contextmanager
-def _children(count: int, queue: int, paths: Sequence[Path], specs: tuple[str, ...]) -> Iterator[list[int]]:
-    """Processes that share the queue; each answers through a pipe of its own, and none outlives the block."""
+def _children(count: int, queues: Sequence[int], work: Sequence[Callable[[], Examined]]) -> Iterator[list[int]]:
+    """Processes that share the queues; each answers through a pipe of its own, and none outlives the block."""
     children: list[int] = []
     answers: list[int] = []
     try:
@@ -76,7 +90,7 @@ def _children(count: int, queue: int, paths: Sequence[Path], specs: tuple[str, .
             answers.append(reader)
             with suppress(OSError):  # no more processes are allowed: fewer share the work
                 if (child := os.fork()) == 0:
-                    _child(queue, writer, paths, specs)
+                    _child(queues, writer, work)
                 children.append(child)
             os.close(writer)
         yield answers
@@ -89,14 +103,12 @@ def _children(count: int, queue: int, paths: Sequence[Path], specs: tuple[str, .
             os.waitpid(child, 0)
 
 
-def _child(queue: int, answer: int, paths: Sequence[Path], specs: tuple[str, ...]) -> None:
-    """Work until no file is left; nothing of the process that this one doubles may happen again, not even its end."""
-    from layoutdsl.lint import examine
-
+def _child(queues: Sequence[int], answer: int, work: Sequence[Callable[[], Examined]]) -> None:
+    """Work until none is left; nothing of the process that this one doubles may happen again, not even its end."""
     try:
         with os.fdopen(answer, "w", encoding="utf-8") as stream:
-            for at in _places(queue):
-                one = examine.examined(paths[at], specs)
+            for at in _places(queues):
+                one = work[at]()
                 if not one.faults:
                     stream.write(f"{at} {record.written(one)}\n")
     finally:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from layoutdsl import resolve
 from layoutdsl.errors import LayoutError
 from layoutdsl.lint.formats import Stated, settings
+from layoutdsl.lint.others import Text, others
 from layoutdsl.model import Format, Module, ParamValue, Spec
 from layoutdsl.resolve import Matrix, Ranks, Scope, Side, Stored, Stretch
 from layoutdsl.source import Tree
@@ -51,6 +53,11 @@ class Subject:
     def settings(self) -> tuple[tuple[dict[str, ParamValue], dict[str, Stated]], ...]:
         """Parameters that make a difference, and a format's tensors by their roles then; a module has none."""
         return settings(self.spec) if isinstance(self.spec, Format) else ()
+
+    @cached_property
+    def others(self) -> tuple[tuple[str, Text], ...]:
+        """Name and text of every other spec of this kind, without documentation."""
+        return tuple(others(self.spec, Path(self.tree.file), self.specs))
 
     def _tries(self) -> Iterator[Try]:
         for at, entry in enumerate(self.spec.try_):

@@ -329,9 +329,9 @@ def _stand_apart(found: Mapping[str, tuple[Stored, ...]]) -> None:
     """Every weight has a code of its own, every output a bias, every input its place in an order."""
     for role, axes in (("codes", "nk"), ("bias", "n"), ("act_order", "k")):
         for tensor in found.get(role, ()):
-            for axis, views in (("n", tensor.n), ("k", tensor.k)):
-                shared = any(extent != 1 and stride == 0 for view in views for _, extent, stride in view.chain.digits)
-                if shared and axis in axes:
+            for axis in axes:
+                views = tensor.n if axis == "n" else tensor.k
+                if any(extent != 1 and stride == 0 for view in views for _, extent, stride in view.chain.digits):
                     broken("complete", f"neighbours along {axis} share one element", tensor.name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from layoutdsl import laws
 from layoutdsl.layout import Chain, Run, View
@@ -19,18 +20,26 @@ def positions(start: int) -> View:
 
 def lie_within(runs: Iterable[Run], low: int, high: int, tensor: str, axis: str) -> None:
     """Runs go forward through [low, high), in order. Before all other laws: it bounds the numbers that these add up."""
+    if (wrong := _astray(tuple(runs), low, high)) is not None:
+        broken("meaning", wrong.format(axis=axis), tensor)
+
+
+@lru_cache(maxsize=1 << 12)
+def _astray(runs: tuple[Run, ...], low: int, high: int) -> str | None:
+    """What is wrong with the order of runs, in words."""
     before = low - 1
     for run in runs:
         if run.x <= before:
-            broken("meaning", f"the run along {axis} at {run.x} does not stand in order, from {low} on", tensor)
+            return f"the run along {{axis}} at {run.x} does not stand in order, from {low} on"
         before = run.x
         last, below = run.x, 0
         for count, step, _, _ in run.loops:
             if count < 2 or step <= below:
-                broken("meaning", f"the loops along {axis} at {run.x} do not go forward, innermost first", tensor)
+                return f"the loops along {{axis}} at {run.x} do not go forward, innermost first"
             last, below = last + (count - 1) * step, step
         if last >= high:
-            broken("meaning", f"the run along {axis} from {run.x} to {last} goes beyond {low} to {high - 1}", tensor)
+            return f"the run along {{axis}} from {run.x} to {last} goes beyond {low} to {high - 1}"
+    return None
 
 
 def in_order(runs: Sequence[Run], parts: Sequence[int], tensor: str) -> None:
@@ -77,14 +86,20 @@ def complete(
         if any(run.part != -1 for run in move.k):
             broken("meaning", "a run along k belongs to no part", tensor)
         lie_within(move.k, low, high, tensor, "k")
-        if not laws.covers(move.k, low, high, laws.DRAWN):
+        if not covers(move.k, low, high):
             broken("complete", f"{_where(move.k, low, high, 'k')} is not moved exactly once", tensor)
     for part, runs in by_part.items():
         length = pair.matrix.n[part].length
         lie_within(runs, 0, length, tensor, "n")
-        if not laws.covers(runs, 0, length, laws.DRAWN):
+        if not covers(tuple(runs), 0, length):
             of = f" of part {pair.matrix.parts[part]}" if pair.matrix.parts else ""
             broken("complete", f"{_where(runs, 0, length, 'n')}{of} is not moved exactly once", tensor)
+
+
+@lru_cache(maxsize=1 << 12)
+def covers(runs: tuple[Run, ...], low: int, high: int) -> bool:
+    """Whether the coordinates of runs are low, ..., high - 1, each once."""
+    return laws.covers(runs, low, high, laws.DRAWN)
 
 
 def _where(runs: Sequence[Run], low: int, high: int, axis: str) -> str:
@@ -94,17 +109,19 @@ def _where(runs: Sequence[Run], low: int, high: int, axis: str) -> str:
 
 def join(moves: Sequence[Move], tensor: str) -> None:
     """A run joins exactly where an earlier one writes the element that all of it shares: it is compared with that."""
+    for runs in (tuple([run for move in moves for run in move.n]), *(move.k for move in moves)):
+        if (wrong := _misjoined(runs)) is not None:
+            broken("once", wrong, tensor)
+
+
+@lru_cache(maxsize=1 << 12)
+def _misjoined(runs: tuple[Run, ...]) -> str | None:
     written: set[int] = set()
-    for move in moves:
-        _join(move.n, written, tensor)
-        _join(move.k, set(), tensor)
-
-
-def _join(runs: Sequence[Run], written: set[int], tensor: str) -> None:
     for run in runs:
         shared = not any(loop[laws.DST] for loop in run.loops)
         if run.join != (shared and run.dst in written):
             what = "joins an element that none before it writes" if run.join else "writes an element anew"
-            broken("once", f"the run at {run.x} {what}", tensor)
+            return f"the run at {run.x} {what}"
         if shared:
             written.add(run.dst)
+    return None

@@ -11,7 +11,7 @@ from layoutdsl import laws
 from layoutdsl.layout import Run, View
 from layoutdsl.plan import Move
 from layoutdsl.prove.given import Given, Pair, broken
-from layoutdsl.prove.moves import in_order, lie_within, stand, unused
+from layoutdsl.prove.moves import covers, in_order, lie_within, stand, unused
 from layoutdsl.resolve import Stored
 
 
@@ -84,7 +84,7 @@ class Pads:
             self._covers(runs, 0, length, "n")
 
     def _covers(self, runs: Sequence[Run], low: int, high: int, axis: str) -> None:
-        if not laws.covers(runs, low, high, laws.DRAWN):
+        if not covers(tuple(runs), low, high):
             at = laws.uncovered(runs, low, high)
             self._fail("once", f"{'some element' if at is None else f'{axis} {at}'} is not padded exactly once")
 

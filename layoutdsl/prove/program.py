@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 from typing import NoReturn
 
 from layoutdsl import laws
 from layoutdsl.codes import code_named
-from layoutdsl.layout import Chain, View
+from layoutdsl.layout import Chain, Run, View
 from layoutdsl.plan import Lookup, Move, Operand, Program
 from layoutdsl.prove.given import Given, Pair, broken
 from layoutdsl.prove.moves import complete, join, positions, stand, unused
@@ -34,6 +35,11 @@ def _states_shape(pair: Pair, target: Stored, program: Program) -> None:
     rest = (program.moves, program.sources, program.operands, program.fill)
     if program.values != (n, k) or any(rest):
         broken("value", f"the stored shape is [{n}, {k}]", target.name)
+
+
+@lru_cache(maxsize=1 << 12)
+def _written(runs: tuple[Run, ...]) -> int:
+    return laws.DRAWN.written(runs)
 
 
 class _Prover:
@@ -160,10 +166,10 @@ class _Prover:
 
     def _once(self) -> None:
         moves = [*self.program.moves, *(self.program.fill.moves if self.program.fill else ())]
-        z, total = laws.DRAWN, self.target.codes
+        total = self.target.codes
         # Moves of the same n are one rectangle.
-        rows = ((n, [run for move in same for run in move.k]) for n, same in groupby(moves, key=lambda move: move.n))
-        if (sum(z.written(n) * z.written(k) for n, k in rows) - z.series(1, total)) % laws.PRIME:
+        rows = ((n, [move.k for move in same]) for n, same in groupby(moves, key=lambda move: move.n))
+        if (sum(_written(n) * sum(map(_written, k)) for n, k in rows) - laws.DRAWN.series(1, total)) % laws.PRIME:
             wrong = laws.miswritten([(move.n, move.k) for move in moves], total)
             where, times = (f"code {wrong[0]}", wrong[1]) if wrong else ("some code", None)
             often = {None: "not exactly once", 0: "never", 1: f"beyond the {total} of the tensor"}.get(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NoReturn
+from functools import lru_cache
+from typing import NamedTuple, NoReturn
 
 from layoutdsl import recodes
-from layoutdsl.codes import Unrepresentable, samples
+from layoutdsl.codes import Code, Unrepresentable, samples
 from layoutdsl.errors import did_you_mean
 from layoutdsl.plan import Program
 from layoutdsl.prove.given import Given, Pair, broken
@@ -182,19 +183,11 @@ class _Values:
             self._fail("no sample of a scale fits both codes")
 
     def _one_scale(self, true: float) -> bool:
-        a, b = self.source.code, self.target.code
-        try:
-            stored = a.encode(_stored(true, self.source))
-            factor = 1.0
-            if self.recode.name == "nvfp4_global":
-                factor = 1 / a.decode(stored) if self.source.reciprocal else a.decode(stored)
-            made = b.decode(recodes.apply(self.recode, stored, factor=factor))
-        except Unrepresentable:
+        source, target = (_Scale(one.code, one.scaled, one.reciprocal) for one in (self.source, self.target))
+        made = _made(self.recode, source, target, true)
+        if made is None:
             return False
-        worth = _stored(true, self.target)
-        if made == 0 and worth < b.floor:
-            return False
-        self._same(made, worth, f"a scale of {true}")
+        self._same(made, target.stored(true), f"a scale of {true}")
         return True
 
     # others -----------------------------------------------------------------------------------------------------------
@@ -225,5 +218,27 @@ class _Values:
         self._no_power()
 
 
-def _stored(true: float, tensor: Stored) -> float:
-    return math.ldexp(1 / true, -tensor.scaled) if tensor.reciprocal else math.ldexp(true, tensor.scaled)
+class _Scale(NamedTuple):
+    """How a tensor stores scales."""
+
+    code: Code
+    scaled: int
+    reciprocal: bool
+
+    def stored(self, true: float) -> float:
+        return math.ldexp(1 / true, -self.scaled) if self.reciprocal else math.ldexp(true, self.scaled)
+
+
+@lru_cache(maxsize=1 << 10)
+def _made(recode: Recode, source: _Scale, target: _Scale, true: float) -> float | None:
+    """What a scale becomes; None where one of the codes does not hold it."""
+    a, b = source.code, target.code
+    try:
+        stored = a.encode(source.stored(true))
+        factor = 1.0
+        if recode.name == "nvfp4_global":
+            factor = 1 / a.decode(stored) if source.reciprocal else a.decode(stored)
+        made = b.decode(recodes.apply(recode, stored, factor=factor))
+    except Unrepresentable:
+        return None
+    return None if made == 0 and target.stored(true) < b.floor else made

@@ -4,7 +4,6 @@ This is the only stage that sees sizes from outside: `params` binds a spec's par
 a module for one rank, `tensors` lays a format's tensors over a matrix, `padding` fits a matrix to a kernel.
 """
 
-from layoutdsl.resolve import tensors as _tensors
 from layoutdsl.resolve.cuts import Cut, dealt
 from layoutdsl.resolve.matrices import (
     Grains,
@@ -19,6 +18,7 @@ from layoutdsl.resolve.matrices import (
     with_defaults,
     with_extents,
 )
+from layoutdsl.resolve.memory import forget
 from layoutdsl.resolve.padding import (
     CHOICES,
     Fit,
@@ -81,8 +81,3 @@ __all__ = [
     "with_extents",
     "worth",
 ]
-
-
-def forget() -> None:
-    """Empty the memory of resolved tensors."""
-    _tensors._KNOWN.clear()

@@ -12,6 +12,7 @@ from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.grammar import GrammarError, Template, parse_names
 from layoutdsl.model import Module
 from layoutdsl.resolve.cuts import Cut, dealt
+from layoutdsl.resolve.memory import once
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, evaluated, filled
 
 
@@ -37,6 +38,11 @@ class Stretch(NamedTuple):
     front: int = 0
     seen: bool = False
     shared: Cut | None = None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """All but what it is called and how ranks share it."""
+        return self[1:6]
 
     @property
     def cut(self) -> bool:
@@ -148,6 +154,13 @@ def matrices(
 ) -> tuple[Matrix, ...]:
     """The module's matrices on one rank, not yet padded. places: how many ranks share for experts, where some experts
     have several."""
+    key = tuple(params.items()), tuple(sizes.items()), ranks, tuple((grains or {}).items()), tuple(only), places
+    return once("matrices", module, key, lambda: _matrices(module, params, sizes, ranks, grains or {}, only, places))
+
+
+def _matrices(
+    module: Module, params: Scope, sizes: Sizes, ranks: Ranks, grains: Grains, only: Sequence[str], places: int
+) -> tuple[Matrix, ...]:
     sizes = with_defaults(module, sizes)
     _check_ranks(ranks)
     cut_by = {kind: filled(template, params, f"`ranks` of `{module.name}`") for kind, template in module.ranks.items()}
@@ -168,7 +181,15 @@ def matrices(
             help="leave out --ep",
         )
     held = held_matrices(module, params, only)
-    resolver = _Resolver(module, params, sizes, ranks, grains or {}, cut_by.get("tp", "none"), held)
+    if not held:
+        stated = ", ".join(f"`{name}={str(value).lower()}`" for name, value in params.items())
+        raise LayoutError(
+            f"module `{module.name}` has no matrix" + (f" with {stated}" if stated else ""),
+            code="LP113",
+            name="unknown-matrix",
+            help="the condition `when` of one matrix must hold, or one must have none",
+        )
+    resolver = _Resolver(module, params, sizes, ranks, grains, cut_by.get("tp", "none"), held)
     experts = _experts(module, sizes, ranks, places)
     return tuple(resolver.matrix(name, matrix, experts) for name, matrix in held.items())
 

@@ -294,8 +294,11 @@ def cheapest(
     kernel: Kernel, params: Scope, found: Sequence[Matrix], groups: Sequence[int], stored: Sequence[int], tight: bool
 ) -> tuple[Fit, ...]:
     """Of all paddings with these groups the one that stores the fewest bytes, then that with the fewest duties."""
+    ways = [fitted(found, groups, stored, one) for one in shapes(kernel, found, groups, stored, tight)]
+    if len(ways) == 1:
+        return ways[0]
     return min(
-        (fitted(found, groups, stored, one) for one in shapes(kernel, found, groups, stored, tight)),
+        ways,
         key=lambda chosen: (
             sum(stored_bytes(kernel, params, fit.matrix, fit.group) for fit in chosen),
             sum(fit.duties for fit in chosen),

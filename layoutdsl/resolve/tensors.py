@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.grammar import Expr
+from layoutdsl.grammar import Expr, Template
 from layoutdsl.layout import Chain, View
 from layoutdsl.model import Format, ParamValue, Tensor
 from layoutdsl.resolve.matrices import Matrix, Stretch
+from layoutdsl.resolve.memory import once
 from layoutdsl.resolve.params import MAX_EXTENT, Scope, evaluated, filled
 
 
@@ -80,31 +82,27 @@ class Side(NamedTuple):
         return scope
 
 
-_KNOWN: dict[tuple, tuple[Format, tuple[Stored, ...]]] = {}
-_MOST_KNOWN = 4096
-
-
 def tensors(side: Side, matrix: Matrix, group: int | None = None) -> tuple[Stored, ...]:
     """All file tensors of one matrix on one side. `group` overrides the parameter of that name (0: one group)."""
-    key = (id(side.format), tuple(side.params.items()), side.mode, matrix, group)
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        # The format is kept beside the result, so that its id cannot come to mean another one.
-        _KNOWN[key] = side.format, _tensors(side, matrix, group)
-    return _KNOWN[key][1]
+    key = tuple(side.params.items()), side.mode, matrix, group
+    return once("tensors", side.format, key, lambda: _tensors(side, matrix, group))
+
+
+def _is_whole(matrix: Matrix) -> bool:
+    """Whether the rank holds all of it."""
+    return all(stretch.length == stretch.size for stretch in (*matrix.n, matrix.k))
 
 
 def _tensors(side: Side, matrix: Matrix, group: int | None) -> tuple[Stored, ...]:
+    if side.mode == "whole" and _is_whole(matrix):  # as the only rank has it, but for what is stored beside it
+        local = tensors(side._replace(mode="local"), matrix, group)
+        return tuple(one._replace(k_gaps=()) if one.k_gaps else one for one in local)
     scope = side.scope(matrix, group)
     order = side.order(matrix)
     apart = side.params["parts"] == "apart" and len(matrix.parts) > 1
     holdings = [(part,) for part in order] if apart else [order]
     found: list[Stored] = []
-    for key, tensor in side.format.tensors.items():
-        if tensor.when is not None and not evaluated(tensor.when, scope, f"tensor `{key}`"):
-            continue
-        fields = _with_case(tensor, key, scope)
+    for key, fields in _held(side.format, scope):
         alike: dict[tuple[Stretch, ...], Stored] = {}
         for parts in holdings:
             held = tuple(matrix.n[part] for part in parts)
@@ -130,12 +128,30 @@ def _number(expr: Expr | None, scope: Mapping[str, ParamValue], where: str) -> i
     return value
 
 
-def _with_case(tensor: Tensor, key: str, scope: Mapping[str, ParamValue]) -> Tensor:
-    for case in tensor.cases:
-        if evaluated(case.when, scope, f"tensor `{key}`"):
-            changes = {name: value for name, value in case if name != "when" and value is not None}
-            return tensor.model_copy(update=changes)
-    return tensor
+def _held(format: Format, scope: Scope) -> tuple[tuple[str, Tensor], ...]:
+    """The tensors that a format has with these values, each with the case that counts."""
+    conditions = (one for tensor in format.tensors.values() for one in tensor.conditions())
+    asked = once("conditions", format, (), lambda: _names(conditions))
+    values = tuple(map(scope.get, asked))
+    return once("held", format, values, lambda: tuple(_chosen(format, scope)))
+
+
+def _chosen(format: Format, scope: Scope) -> Iterator[tuple[str, Tensor]]:
+    for key, tensor in format.tensors.items():
+        where = f"tensor `{key}`"
+        if tensor.when is None or evaluated(tensor.when, scope, where):
+            case = next((at for at, case in enumerate(tensor.cases) if evaluated(case.when, scope, where)), None)
+            yield key, tensor if case is None else once("case", tensor, (case,), partial(_laid_over, tensor, case))
+
+
+def _laid_over(tensor: Tensor, case: int) -> Tensor:
+    changes = {name: value for name, value in tensor.cases[case] if name != "when" and value is not None}
+    return tensor.model_copy(update=changes)
+
+
+def _names(expressions: Iterable[Expr | Template]) -> tuple[str, ...]:
+    """The names whose values they ask for."""
+    return tuple({name: None for one in expressions for name, _, _ in one.names()})
 
 
 class _Axis(NamedTuple):
@@ -148,7 +164,7 @@ class _Axis(NamedTuple):
         """The extent with the last group, word or block whole."""
         return self.digits[-1][1] * self.digits[-1][2]
 
-    def unit(self, shared: set[str]) -> int | None:
+    def unit(self, shared: frozenset[str]) -> int | None:
         """How many neighbours share one stored element; None: the whole axis."""
         return next((weight for name, weight, _ in self.digits if name not in shared), None)
 
@@ -199,12 +215,51 @@ def _lay_out(
     scope: Mapping[str, ParamValue],
     name: str,
 ) -> Stored:
+    """The tensor that holds these parts: over the same numbers laid out once, whatever matrix and axes are called."""
+    values = tuple(map(scope.get, once("names", tensor, (), lambda: _names(tensor.expressions()))))
+    facts = once("facts", tensor, values, lambda: _facts(tensor, scope, key))
+    together = (side.params["parts"], matrix.pad, matrix.n_padded) if len(parts) > 1 else None
+    numbers = tuple(matrix.n[part].numbers for part in parts), matrix.k.numbers
+    known = values, side.mode, together, numbers, matrix.experts and matrix.experts[0]
+    found = once("places", tensor, known, lambda: _place(side, matrix, key, tensor, facts, parts, scope, name))
+    return found if (found.name, found.parts) == (name, parts) else found._replace(name=name, parts=parts)
+
+
+class _Facts(NamedTuple):
+    """What a tensor is, whatever the matrix: its code, how its axes are split, which digits its elements share."""
+
+    code: Code
+    dtypes: tuple[str, ...]
+    n: _Split
+    k: _Split
+    shared: frozenset[str]
+    by_part: bool
+
+    def unit(self, split: _Split) -> int | None:
+        """How many neighbours along an axis share one stored element, however long it is; None: all of them."""
+        return _axis(split, 1).unit(self.shared)
+
+
+def _facts(tensor: Tensor, scope: Scope, key: str) -> _Facts:
     code, dtypes = _code(tensor, scope, key)
-    shared = {item.name for item in tensor.order if item.role == "shared"}
-    by_part = any(item.name == "p" for item in tensor.order)
-    n_split, k_split = (_split(tensor, axis, scope, key) for axis in ("n", "k"))
-    spread = _spread(side, matrix, _axis(n_split, 1).unit(shared), parts, by_part)
-    k_offset, k_extent = _span(side, matrix.k, _axis(k_split, 1).unit(shared))
+    n, k = (_split(tensor, axis, scope, key) for axis in ("n", "k"))
+    shared = frozenset(item.name for item in tensor.order if item.role == "shared")
+    return _Facts(code, dtypes, n, k, shared, any(item.name == "p" for item in tensor.order))
+
+
+def _place(
+    side: Side,
+    matrix: Matrix,
+    key: str,
+    tensor: Tensor,
+    facts: _Facts,
+    parts: tuple[int, ...],
+    scope: Mapping[str, ParamValue],
+    name: str,
+) -> Stored:
+    code, dtypes, n_split, k_split, shared, by_part = facts
+    spread = _spread(side, matrix, facts.unit(n_split), parts, by_part)
+    k_offset, k_extent = _span(side, matrix.k, facts.unit(k_split))
     k = _axis(k_split, k_extent)
     axes = [_axis(n_split, extent) for extent in spread.extents]
     chains: list[tuple[Chain, Chain, int]] = []

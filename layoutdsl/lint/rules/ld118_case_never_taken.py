@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import choices, conditions_of, holds, names
+from layoutdsl.lint.formats import choices, holds, names
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Format
@@ -32,7 +32,7 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(subject.spec, Format):
         return
     for key, tensor in subject.spec.tensors.items():
-        scopes = list(choices(subject.spec, names(conditions_of(tensor))))
+        scopes = list(choices(subject.spec, names(tensor.conditions())))
         there = [scope for scope in scopes if tensor.when is None or holds(tensor.when, scope)]
         if not there:
             yield Found(

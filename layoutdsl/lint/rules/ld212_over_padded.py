@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import lcm
 
-from layoutdsl.lint.others import differing, others, plain
+from layoutdsl.lint.others import differing, plain
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Kernel
@@ -34,7 +34,7 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(spec, Kernel) or spec.base is not None:
         return
     own = plain(subject.tree.data)
-    for name, other in others(subject):
+    for name, other in subject.others:
         if differing(own, other, ("value", "tensors")):
             continue
         for one in subject.tries:

@@ -32,6 +32,7 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(spec, Format):
         return
     seen: set[object] = set()
+    groups = _groups(subject)
     for scope, roles in subject.settings:
         one = roles.get("codes")
         of = weights(one.tensor, "k", scope) if one is not None else None
@@ -40,7 +41,7 @@ def check(subject: Subject) -> Iterator[Found]:
         sizes = dict(digits_of(one.tensor, "k"))
         word = [item for item in one.tensor.order if item.role == "packed" and item.name in sizes]
         span = max((of[item.name] * (number(sizes[item.name], scope) or 1) for item in word), default=1)
-        for group in _groups(subject):
+        for group in groups:
             if group % span and (one.path("order"), group) not in seen:
                 seen.add((one.path("order"), group))
                 yield Found(

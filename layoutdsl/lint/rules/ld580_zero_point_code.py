@@ -21,19 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import by_role, choices, code_of
+from layoutdsl.lint.formats import code_of
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-from layoutdsl.model import Format
 from layoutdsl.source import Route
 
 
 def check(subject: Subject) -> Iterator[Found]:
-    if not isinstance(subject.spec, Format):
-        return
     seen: set[Route] = set()
-    for scope in choices(subject.spec):
-        zero = by_role(subject.spec, scope).get("zero_point")
+    for scope, roles in subject.settings:
+        zero = roles.get("zero_point")
         code = code_of(zero.tensor, scope) if zero is not None else None
         if zero is None or code is None or (code.kind == "integer" and not code.bias):
             continue

@@ -20,22 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import by_role, choices
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-from layoutdsl.model import Format
 
 EXPLAINS = ("LP130",)
 
 
 def check(subject: Subject) -> Iterator[Found]:
-    if not isinstance(subject.spec, Format):
-        return
-    alone: set[str] = set()
-    for scope in choices(subject.spec):
-        roles = by_role(subject.spec, scope)
-        if "global_scale" in roles and "scale" not in roles:
-            alone.add(roles["global_scale"].key)
+    alone = {
+        roles["global_scale"].key
+        for _, roles in subject.settings
+        if "global_scale" in roles and "scale" not in roles
+    }
     for key in sorted(alone):
         yield Found(
             f"`{key}` is a global scale where no tensor is a scale",

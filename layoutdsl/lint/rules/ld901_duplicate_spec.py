@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from layoutdsl.library import kind_of
-from layoutdsl.lint.others import differing, others, plain
+from layoutdsl.lint.others import differing, plain
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 
@@ -33,7 +33,7 @@ _OF_A_MODULE = (
 
 def check(subject: Subject) -> Iterator[Found]:
     kind, own = kind_of(subject.spec), plain(subject.tree.data)
-    for name, other in others(subject):
+    for name, other in subject.others:
         if not differing(own, other, _OF_A_MODULE if kind == "module" else _OF_A_FORMAT):
             yield Found(
                 f"`{subject.spec.name}` says the same as the {kind} `{name}`",

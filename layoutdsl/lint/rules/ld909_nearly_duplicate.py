@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from layoutdsl.library import kind_of
-from layoutdsl.lint.others import Text, differing, others, plain
+from layoutdsl.lint.others import Text, differing, plain
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Format, Kernel
@@ -37,7 +37,7 @@ def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(spec, Format) or (isinstance(spec, Kernel) and spec.base is not None):
         return
     own = plain(subject.tree.data)
-    for name, other in others(subject):
+    for name, other in subject.others:
         if differing(own, other, ("parts", "value", "tensors")) != ["tensors"]:
             continue
         odd = _odd(own["tensors"], other["tensors"])
