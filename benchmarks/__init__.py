@@ -12,6 +12,7 @@ from typing import Literal
 
 MODULES = (
     "compile_time", "padding", "repack", "memory", "pairs", "layers", "growth", "in_place", "first_use", "lint",
+    "convert",
 )  # fmt: skip
 
 Scale = Literal["full", "quick"]

@@ -44,6 +44,11 @@ class Step:
     checks: tuple[Check, ...] = ()
     passed: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The names of the outputs into which it writes."""
+        return frozenset(name for name, _ in self.writes) | {name for _, name in self.passed}
+
 
 class Parts:
     """A plan's steps, and the plans of some of them, each made once: backends keep what they know of a plan."""

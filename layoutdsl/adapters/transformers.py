@@ -22,7 +22,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.load import planned
-from layoutdsl.checkpoints.run import Conversion, output_name
+from layoutdsl.checkpoints.run import Conversion
+from layoutdsl.checkpoints.storing import output_name
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan
 

@@ -6,7 +6,8 @@
 writes model-tp2/rank-0 and rank-1, each with model.safetensors and the checkpoint's config.json. The metadata of the
 file holds every plan (`layoutdsl.plan.DIGEST`) and which unit was made by which (`layoutdsl.units`).
 
-Everything is checked before anything is written, and the output gets its name when it is whole. Refused are tensors
+Everything is checked before anything is written, and the output gets its name when it is whole. What a run has finished
+that failed or was killed is kept beside it, and the same call goes on from there (journal.py). Refused are tensors
 that no template names, missing ones, files that differ from config.json, and an output folder that is there already.
 """
 
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the expert of each place that ranks have for one, where some experts have several; or a file with that",
     )
     parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
+    parser.add_argument("--restart", action="store_true", help="begin anew where an earlier run was stopped")
     parser.add_argument("--verify", action="store_true", help="verify the output before it gets its name")
     parser.add_argument("--dry-run", action="store_true", help="check and plan everything, write nothing")
 
@@ -87,6 +89,7 @@ def command(args: argparse.Namespace) -> int:
         experts=args.experts_map,
         specs=args.specs,
         backend=args.backend,
+        restart=args.restart,
         verify=args.verify,
         dry_run=args.dry_run,
     )
@@ -108,6 +111,7 @@ def convert(
     experts: Sequence[int] = (),
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
+    restart: bool = False,
     verify: bool = False,
     dry_run: bool = False,
 ) -> Report:
@@ -119,14 +123,13 @@ def convert(
     bfloat16; without, the model's in config.json. params: parameters of the kernels, such as {"group": 32}. experts:
     the expert of each place that ranks have for one, such as (0, 1, 2, 3, 0, 3), where some have several. specs:
     folders of the user's own specs and names. verify: hold every value of the output against the source before it gets
-    its name. dry_run: write nothing.
+    its name. restart: begin anew, where an earlier run was stopped. dry_run: write nothing.
 
-    Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; nothing is
-    left behind.
+    Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; where
+    something is finished by then, it says what is kept, else nothing is left behind.
     """
-    from layoutdsl.checkpoints import writing
+    from layoutdsl.checkpoints import publishing
     from layoutdsl.checkpoints.load import planned
-    from layoutdsl.checkpoints.planning import number_of
     from layoutdsl.checkpoints.report import Report
 
     start = time.perf_counter()
@@ -136,7 +139,7 @@ def convert(
         own = only(told(mesh, tp=tp, rank=rank, ep=ep))
         tp, ep, rank = own.tp, own.ep, own.number
     final = Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
-    writing.check_new(final)
+    publishing.check_new(final)
     conversion = planned(
         src,
         target=to,
@@ -158,11 +161,12 @@ def convert(
         )
     report = Report.of(str(src), str(dst), conversion)
     if not dry_run:
-        from layoutdsl.checkpoints import run
+        from layoutdsl.checkpoints import run, storing
 
-        with writing.published(final) as place:
-            homes = {r: place if rank is not None else place / f"rank-{number_of(r)}" for r in conversion.planner.ranks}
-            report.lost = run.write(conversion, homes)
+        with publishing.published(final, restart=restart) as partial:
+            place = partial / publishing.OUT
+            homes = storing.homes(conversion.planner, place, alone=rank is not None)
+            report.lost = run.write(conversion, partial, homes)
             if verify:
                 from layoutdsl.checkpoints.verify import verify as held_against
 

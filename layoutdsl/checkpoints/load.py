@@ -37,8 +37,9 @@ def load(
     experts: Sequence[int] = (),
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
+    into: Mapping[str, torch.Tensor] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of one rank, by the name that `convert` gives it; tensors that are copied come last.
+    """Every tensor of one rank once it is whole, by the name that `convert` gives it; copied ones come last.
 
     target: a kernel spec, or several, of which the first that takes a layer's codes counts; without, of the shipped
     ones. rank: which of tp times ep ranks (default: the only one), tensor-parallel neighbours first. mesh: instead of
@@ -46,11 +47,12 @@ def load(
     ProcessGroup, all of it tensor-parallel. dtype: that of the activations, float16 or bfloat16 (default: the model's
     in config.json). params: parameters of the kernels, such as {"group": 32}. experts: the expert of each place that
     ranks have for one, such as (0, 1, 2, 3, 0, 3), where some have several. specs: folders of the user's own specs and
-    names. Only the bytes that the rank needs are read, one unit is in memory at a time, and no other rank is waited
-    for.
+    names. into: storage of all of the rank's tensors by name, which is filled in place and stays where it is, `device`
+    or not; without, new tensors on `device`. Only the bytes that the rank needs are read, ahead of what is made of
+    them; experts are made a few at a time; and no other rank is waited for.
 
-    Everything is checked before the first tensor. Raises LayoutError that names file and tensor, what was expected and
-    what was found.
+    Everything is checked before the first tensor, but for values that cannot be converted: storage holds by then what
+    came before. Raises LayoutError that names file and tensor, what was expected and what was found.
     """
     own = told(mesh, tp=tp, rank=rank, ep=ep)
     conversion = planned(
@@ -66,7 +68,11 @@ def load(
         backend=backend,
         device=device,
     )
-    return _tensors(conversion)
+    from layoutdsl.checkpoints.filling import check, fill
+
+    if into is not None:
+        check(conversion, into)
+    return fill(conversion, into)
 
 
 def planned(
@@ -90,17 +96,21 @@ def planned(
     backends.load(backend)  # says what is missing, where torch is
     backends.device(backend, str(device))
     _check_device(device)
+    from layoutdsl.checkpoints.folder import Folder
+    from layoutdsl.checkpoints.journal import state
     from layoutdsl.checkpoints.opening import opened
     from layoutdsl.checkpoints.planning import Planner, every_rank, kernels_asked, one_rank
     from layoutdsl.checkpoints.run import Conversion
 
+    files = {} if isinstance(model_dir, Folder) else state(Path(model_dir))
     folders = (specs,) if isinstance(specs, str) else tuple(map(str, specs))
     kernels = kernels_asked(target, folders)
     ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
     source = opened(model_dir, folders)
     planner = Planner(ranks, kernels, folders, dtype or source.dtype, dict(params or {}), tuple(experts))
     planner.check_experts(source.work.jobs)
-    return Conversion(source, planner, tuple(planner.plans(job) for job in source.work.jobs), backend, str(device))
+    plans = tuple(planner.plans(job) for job in source.work.jobs)
+    return Conversion(source, planner, plans, backend, str(device), files)
 
 
 def _check_device(device: str | torch.device) -> None:
@@ -115,13 +125,3 @@ def _check_device(device: str | torch.device) -> None:
             name="no-device",
             help="cpu is always there; cuda needs a GPU and a build of torch for it",
         ) from None
-
-
-def _tensors(conversion: Conversion) -> Iterator[tuple[str, torch.Tensor]]:
-    from layoutdsl.checkpoints.reading import give_back
-
-    for job, (source,) in conversion.sourced():
-        yield from conversion.made(job, source).items()
-    give_back()
-    for entry in conversion.work.copies:
-        yield entry.name, conversion.read(entry)

@@ -11,16 +11,15 @@ their whole size in memory, and of each only the bytes that are needed are read.
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from layoutdsl.checkpoints.binding import Job
-from layoutdsl.checkpoints.folder import Entry, opened, read_tensor, room
+from layoutdsl.checkpoints.folder import Entry, opened, read_tensor
 from layoutdsl.checkpoints.gather import fill
 from layoutdsl.checkpoints.planning import Planner
 from layoutdsl.codes import DTYPE_BITS
@@ -30,6 +29,9 @@ from layoutdsl.spans import Span, split
 from layoutdsl.strips import Strip, moved
 
 Given = torch.Tensor | list[torch.Tensor]
+
+Take = Callable[[int], memoryview]
+"""Gives a buffer of so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,21 @@ class Source:
     slice: Plan | None
     spans: tuple[Span, ...]
     rest: Plan | None
+
+    @cached_property
+    def needs(self) -> Mapping[str, Sequence[Strip]]:
+        """Of the tensors that have the files' size, the bytes that are needed of one expert."""
+        plan = self.rest if self.slice else self.plan
+        return {name: of.strips for name, of in plan.reads().items()} if plan else {}
+
+    @cached_property
+    def moves(self) -> Mapping[str, Mapping[str, Sequence[Strip]]]:
+        """Of the slice's tensors, and of the files' tensors that each of them comes from, the bytes of one expert that
+        are moved."""
+        found: dict[str, dict[str, list[Strip]]] = {}
+        for span in self.spans:
+            found.setdefault(span.target, {}).setdefault(span.source, []).append(span.strip)
+        return found
 
     @property
     def size(self) -> int:
@@ -74,18 +91,31 @@ def ranges(source: Source, job: Job) -> Iterator[tuple[Entry, int, int]]:
             yield from ((entry, base + begin, base + min(end, size)) for begin, end in reads.ranges())
 
 
-def read(source: Source, job: Job) -> dict[str, Given]:
+def read(source: Source, job: Job, take: Take) -> dict[str, Given]:
     """The tensors that the source's plan takes, in memory. LayoutError where a file cannot be read."""
     if source.slice is None:
-        return _needed(source.plan, job)
+        return _needed(source.plan, job, source.needs, take)
     found: dict[str, Given] = {}
     for info in source.slice.outputs:
-        spans = [span for span in source.spans if span.target == info.name]
-        if spans:
-            found[info.name] = _sliced(source.slice, job, info, spans)
+        if info.name in source.moves:
+            found[info.name] = _sliced(source.slice, job, info, source.moves[info.name], take)
     if source.rest is not None:
-        found.update(source.rest.run(_needed(source.rest, job)))
+        found.update(source.rest.run(_needed(source.rest, job, source.needs, take)))
     return found
+
+
+def sizes(source: Source | None, job: Job) -> list[int]:
+    """The buffers that `read` takes, or `read_whole` where there is no source."""
+    if source is None or source.slice is None:
+        return [entry.size for entry in job.entries]
+    moved = [bytes_of(info) for info in source.slice.outputs if info.name in source.moves]
+    return moved + [entry.size for name in source.needs for entry in job.inputs[name]]
+
+
+def read_whole(job: Job, take: Take) -> dict[str, Given]:
+    """All tensors of a module, or of those of its experts that it has."""
+    every = {name: [read_tensor(entry, take) for entry in entries] for name, entries in job.inputs.items()}
+    return {name: tensors if job.apart(name) else tensors[0] for name, tensors in every.items()}
 
 
 def whole(plan: Plan, job: Job) -> dict[str, Given]:
@@ -99,14 +129,15 @@ def whole(plan: Plan, job: Job) -> dict[str, Given]:
     return found
 
 
-def _needed(plan: Plan, job: Job) -> dict[str, Given]:
+def _needed(plan: Plan, job: Job, needs: Mapping[str, Sequence[Strip]], take: Take) -> dict[str, Given]:
     """The tensors that a plan takes, filled where it reads them; of experts that are not this rank's, nothing."""
     found: dict[str, Given] = {}
-    for name, reads in plan.reads().items():
-        into = {id(entry): memoryview(room(entry.size)) for entry, _, _ in _experts(plan, job, name)}
-        for entry, base, size in {(id(one[0]), one[1]): one for one in _experts(plan, job, name)}.values():
+    for name, strips in needs.items():
+        experts = {(id(entry), base): (entry, base, size) for entry, base, size in _experts(plan, job, name)}.values()
+        into = {id(entry): take(entry.size) for entry in {id(one[0]): one[0] for one in experts}.values()}
+        for entry, base, size in experts:
             with opened(entry) as file:
-                fill(file, entry, (_in_place(strip, base, size) for strip in reads.strips), into[id(entry)])
+                fill(file, entry, (_in_place(strip, base, size) for strip in strips), into[id(entry)])
         tensors = [_tensor(entry, into.get(id(entry))) for entry in job.inputs[name]]
         found[name] = tensors if job.apart(name) else tensors[0]
     return found
@@ -125,16 +156,15 @@ def _tensor(entry: Entry, data: memoryview | None) -> torch.Tensor:
     return torch.frombuffer(data, dtype=torch.uint8).view(getattr(torch, entry.dtype)).reshape(entry.shape)
 
 
-def _sliced(plan: Plan, job: Job, info: TensorInfo, spans: Sequence[Span]) -> torch.Tensor:
+def _sliced(plan: Plan, job: Job, info: TensorInfo, moves: Mapping[str, Sequence[Strip]], take: Take) -> torch.Tensor:
     """One tensor of the slice, of all the rank's experts, filled from the files."""
-    first = job.inputs[spans[0].source][0]
-    into = memoryview(room(bytes_of(info)))
+    first = job.inputs[next(iter(moves))][0]
+    into = take(bytes_of(info))
     each = len(into) // max(info.experts if not info.shared else 1, 1)
-    for name in dict.fromkeys(span.source for span in spans):
-        rows = [span.strip for span in spans if span.source == name]
+    for name, strips in moves.items():
         for at, (entry, base, _) in enumerate(_experts(plan, job, name)):
             with opened(entry) as file:
-                fill(file, entry, (moved(strip, (base, at * each)) for strip in rows), into)
+                fill(file, entry, (moved(strip, (base, at * each)) for strip in strips), into)
     return torch.frombuffer(into, dtype=torch.uint8).view(getattr(torch, first.dtype)).view(info.full_shape)
 
 
@@ -147,13 +177,6 @@ def _experts(plan: Plan, job: Job, name: str) -> Iterator[tuple[Entry, int, int]
     size = entries[0].size // (info.experts if info.experts and not info.shared else 1)
     here = plan.source_experts if info.experts and not info.shared else range(1)
     yield from ((entries[0], expert * size, size) for expert in here)
-
-
-def give_back() -> None:
-    """Let go of what malloc keeps of freed memory, where the C library can: else a unit comes on top of the one before
-    it."""
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def bytes_of(info: TensorInfo) -> int:

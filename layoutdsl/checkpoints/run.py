@@ -1,49 +1,54 @@
-"""Carrying a conversion out: for each unit and rank the slice is read, run through its plan, and handed on.
-
-One unit's source tensors and one rank's results are in memory at a time.
+"""Carrying a conversion out: its units, read ahead, made and written behind, and what an earlier run has finished left
+as it is.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
-from layoutdsl.backends import device, scratch
+from layoutdsl.checkpoints import pipeline, storing
 from layoutdsl.checkpoints.binding import Job, Work
-from layoutdsl.checkpoints.folder import Entry, Folder, read_tensor
+from layoutdsl.checkpoints.folder import Entry, Folder
+from layoutdsl.checkpoints.journal import Finished, Journal, State, state
+from layoutdsl.checkpoints.making import Made, Making, Read
 from layoutdsl.checkpoints.opening import Opened
-from layoutdsl.checkpoints.planning import Planner, number_of, within
+from layoutdsl.checkpoints.pipeline import Pipeline
+from layoutdsl.checkpoints.planning import Planner
 from layoutdsl.checkpoints.progress import Progress
-from layoutdsl.checkpoints.reading import Given, Source, bytes_of, give_back, ranges, read, source_of
-from layoutdsl.checkpoints.writing import Writer, sync
+from layoutdsl.checkpoints.publishing import JOURNAL, sync
+from layoutdsl.checkpoints.reading import Source, ranges, source_of
+from layoutdsl.checkpoints.storing import FILE, Store
+from layoutdsl.checkpoints.units import Copy, Piece, Unit, copies, pieces, units
+from layoutdsl.checkpoints.writing import Writer
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Lost, Plan
-from layoutdsl.resolve import Ranks
 
-FILE = "model.safetensors"
 CONFIG = "config.json"
-Tensors = dict[str, torch.Tensor]
 
 PLANS = 8_000_000
 """Bytes of all plans and of our own code, about; a plan has tens of kB, whatever its sizes."""
 
+KERNELS = {"cpu": 32_000_000}
+"""Bytes that a backend's compiled kernels and their loader take, where they come from its cache."""
+
 
 @dataclass(frozen=True)
 class Conversion:
-    """All that is known before a weight is read. `plans` has a plan per rank for each of the work's jobs."""
+    """All that is known before a weight is read. `plans` has a plan per rank for each of the work's jobs; files is what
+    the checkpoint's files looked like before they were opened."""
 
     source: Opened
     planner: Planner
     plans: tuple[tuple[Plan, ...], ...]
     backend: str
-    device: str = "cpu"
+    device: str
+    files: State
 
     @property
     def folder(self) -> Folder:
@@ -54,137 +59,118 @@ class Conversion:
         return self.source.work
 
     def jobs(self) -> Iterator[tuple[Job, tuple[Plan, ...]]]:
-        """Each unit with its plan for each rank."""
+        """Each module with its plan for each rank."""
         return zip(self.work.jobs, self.plans, strict=True)
 
-    def sourced(self) -> Iterator[tuple[Job, tuple[Source, ...]]]:
-        """Each unit with how it gets into memory for each rank."""
-        return zip(self.work.jobs, self.sources, strict=True)
+    @cached_property
+    def units(self) -> tuple[Unit | Copy, ...]:
+        """All that is to be done, in order; what is copied comes last."""
+        known: dict[int, tuple[Piece, ...]] = {}
+        found: list[Unit | Copy] = []
+        for job, plans in self.jobs():
+            if id(plans) not in known:  # modules that look alike have their plans in common
+                known[id(plans)] = tuple(pieces(job, plans, self._source(job, plans), self.backend))
+            found.extend(units(job, plans, known[id(plans)]))
+        return (*found, *copies(self.work.copies))
+
+    def _source(self, job: Job, plans: Sequence[Plan]) -> Source | None:
+        return source_of(self.planner, job, plans[0]) if len(plans) == 1 else None
 
     def reads(self) -> Iterator[tuple[Path, str, int, int]]:
         """(file, tensor, begin, end) of every stretch of bytes that will be read, counted in the file."""
-        for job, sources in self.sourced():
-            for source in sources:
-                for entry, begin, end in ranges(source, job):
-                    yield entry.file, entry.name, entry.start + begin, entry.start + end
-        for entry in self.work.copies:
-            yield entry.file, entry.name, entry.start, entry.start + entry.size
-
-    def read(self, entry: Entry) -> torch.Tensor:
-        """A tensor that is copied."""
-        return read_tensor(entry).to(self.device)
-
-    @cached_property
-    def sources(self) -> tuple[tuple[Source, ...], ...]:
-        """How each unit gets into memory for each rank; units that look alike have it in common."""
-        known: dict[int, tuple[Source, ...]] = {}
-        found: list[tuple[Source, ...]] = []
-        for job, plans in self.jobs():
-            if id(plans) not in known:
-                known[id(plans)] = tuple(source_of(self.planner, job, plan) for plan in plans)
-            found.append(known[id(plans)])
-        return tuple(found)
-
-    @property
-    def size(self) -> int:
-        """Bytes to read, over all ranks."""
-        copies = sum(entry.size for entry in self.work.copies) * len(self.planner.ranks)
-        return sum(source.size for each in self.sources for source in each) + copies
+        for unit in self.units:
+            for entry, begin, end in _stretches(unit):
+                yield entry.file, entry.name, entry.start + begin, entry.start + end
 
     @cached_property
     def peak(self) -> int:
-        """Bytes in memory at once, above what the interpreter with torch takes: one unit's slice on one rank, what it
-        becomes, what the backend needs meanwhile, and the plans."""
-        sources = {id(source): source for each in self.sources for source in each}.values()
-        units = [one.size + sum(map(bytes_of, one.plan.outputs)) + scratch(self.backend, one.plan) for one in sources]
-        return PLANS + max([*units, *(entry.size for entry in self.work.copies)])
-
-    def made(self, job: Job, source: Source, lost: list[Lost] | None = None) -> Tensors:
-        """One unit on one rank: its tensors by their names in the output. `lost` is told which values became 0."""
-        give_back()
-        try:
-            place = device(self.backend, self.device)
-            given = {name: _to(tensor, place) for name, tensor in read(source, job).items()}
-            found = source.plan.run(given, backend=self.backend, report=lost)
-        except LayoutError as error:
-            raise within(job, error) from None
-        return {output_name(job, name): tensor.to(self.device) for name, tensor in found.items()}
+        """Bytes in memory at once, above what the interpreter with torch takes: of all units under way what is read,
+        what it becomes, what the backend needs meanwhile; and the plans."""
+        return PLANS + KERNELS.get(self.backend, 0) + pipeline.peak(self.units)
 
 
-def _to(given: Given, device: str) -> Given:
-    return [tensor.to(device) for tensor in given] if isinstance(given, list) else given.to(device)
+def _stretches(work: Unit | Copy) -> Iterator[tuple[Entry, int, int]]:
+    if isinstance(work, Copy):
+        yield work.entry, work.begin, work.end
+    elif work.piece.source is None:
+        yield from ((entry, 0, entry.size) for entry in work.job.entries)
+    else:
+        yield from ranges(work.piece.source, work.job)
 
 
-def write(conversion: Conversion, homes: Mapping[Ranks, Path]) -> dict[str, list[Lost]]:
+def write(conversion: Conversion, partial: Path, homes: Sequence[Path]) -> dict[str, list[Lost]]:
     """One folder per rank with its tensors and the checkpoint's config.json, on disk when this returns.
 
-    homes: rank -> its folder. Returns what each unit lost to 0, by its name.
+    partial: the folder of the journal. homes: the folder of each rank. Returns what each module lost to 0, by its name.
     """
-    lost: dict[str, list[Lost]] = {}
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(conversion.size))
         writers: list[Writer] = []
-        for at, (ranks, home) in enumerate(homes.items()):
-            home.mkdir(exist_ok=True)
-            described, metadata = _described(conversion, at, ranks)
+        for home, (described, metadata) in zip(homes, _described(conversion), strict=True):
+            home.mkdir(exist_ok=True, parents=True)
             writers.append(Writer(home / FILE, described, metadata))
-            stack.callback(writers[-1].abandon)
-        for job, sources in conversion.sourced():
-            for source, writer in zip(sources, writers, strict=True):
-                progress.at(job.unit.name, source.size)
-                for name, tensor in conversion.made(job, source, lost.setdefault(job.unit.name, [])).items():
-                    writer.write(name, tensor)
-        give_back()
-        for entry in conversion.work.copies:
-            progress.at(entry.name, entry.size * len(writers))
-            tensor = read_tensor(entry)
-            for writer in writers:
-                writer.write(entry.name, tensor)
-        for writer, home in zip(writers, homes.values(), strict=True):
+        of = storing.of(conversion.planner, _kernels(conversion), writers)
+        journal = Journal(partial / JOURNAL, of, conversion.files)
+        stack.callback(journal.close)
+        for writer in writers:
+            stack.callback(writer.abandon)
+            writer.open()
+        done = _carry_out(conversion, Store(writers, journal))
+        for writer, home in zip(writers, homes, strict=True):
             writer.close()
             shutil.copyfile(conversion.folder.path / CONFIG, home / CONFIG)
             sync(home / CONFIG)
             sync(home)
+        _check_unchanged(conversion)
+    lost: dict[str, list[Lost]] = {}
+    for unit in conversion.units:
+        if isinstance(unit, Unit):
+            lost.setdefault(unit.job.unit.name, []).extend(Lost(*one) for one in done[storing.key(unit)].lost)
     return lost
 
 
-def output_name(job: Job, name: str) -> str:
-    """Name in the output of a plan's tensor: `linear.weight` becomes `model.layers.0.self_attn.qkv_proj.weight`."""
-    matrix, _, tensor = name.partition(".")
-    return job.unit.output(matrix, tensor)
+def _described(conversion: Conversion):
+    copied = {entry.name: (entry.dtype, entry.shape) for entry in conversion.work.copies}
+    for at, ranks in enumerate(conversion.planner.ranks):
+        jobs = ((job, plans[at]) for job, plans in conversion.jobs())
+        yield storing.described(conversion.planner, jobs, copied, ranks)
 
 
-def _described(
-    conversion: Conversion, at: int, ranks: Ranks
-) -> tuple[dict[str, tuple[str, tuple[int, ...]]], dict[str, str]]:
-    """Every tensor of one rank's file, and the file's metadata."""
-    described = {entry.name: (entry.dtype, entry.shape) for entry in conversion.work.copies}
-    units: dict[str, str] = {}
-    plans: dict[str, Plan] = {}
-    for job, of_ranks in conversion.jobs():
-        if job.unit.name in units:
-            raise _twice(f"two units of the output have the name `{job.unit.name}`")
-        digest = of_ranks[at].digest[:12]
-        units[job.unit.name], plans[digest] = digest, of_ranks[at]
-        for info in of_ranks[at].outputs:
-            name = output_name(job, info.name)
-            if name in described:
-                raise _twice(f"two tensors of the output have the name `{name}`")
-            described[name] = info.dtypes[0], info.full_shape
-    metadata = {
-        "format": "pt",
-        "layoutdsl.tp": str(ranks.tp),
-        "layoutdsl.ep": str(ranks.ep),
-        "layoutdsl.rank": str(number_of(ranks)),
-        "layoutdsl.units": json.dumps(units),
-    }
-    if conversion.planner.experts:
-        metadata["layoutdsl.experts"] = json.dumps(conversion.planner.experts)
-    metadata.update({f"layoutdsl.plan.{digest}": plan.to_json() for digest, plan in plans.items()})
-    return described, metadata
+def _kernels(conversion: Conversion) -> list[str]:
+    return sorted({plans[0].target.spec for job, plans in conversion.jobs() if job.quantized})
 
 
-def _twice(message: str) -> LayoutError:
-    return LayoutError(
-        message, code="LP214", name="unknown-architecture", help="correct the output names of the names' templates"
-    )
+def _carry_out(conversion: Conversion, store: Store) -> dict[str, Finished]:
+    """Do what no earlier run has done. Returns what is finished, by the journal's names."""
+    works = conversion.units
+    with ThreadPoolExecutor(pipeline.READERS) as pool:
+        there = [*pool.map(store.finished, works)]
+    done = {storing.key(work): store.journal.finished[storing.key(work)] for work, is_ in zip(works, there) if is_}
+    left = [work for work, is_ in zip(works, there) if not is_]
+
+    making = Making(conversion)
+    with Progress(sum(work.size for work in left)) as progress:
+
+        def make(work: Unit | Copy, given: Read) -> Made:
+            progress.at(work.name, work.size)
+            return making.make(work, given)
+
+        def write(work: Unit | Copy, made: Made) -> Finished:
+            finished = store.put(work, made)
+            making.give_back(made)
+            return finished
+
+        for work, finished in Pipeline(making.read, make, write).run(left):
+            done[storing.key(work)] = finished
+    return done
+
+
+def _check_unchanged(conversion: Conversion) -> None:
+    now = state(conversion.folder.path)
+    for name in sorted({name for unit in conversion.units for name in unit.files}):
+        if now.get(name) != conversion.files.get(name):
+            raise LayoutError(
+                f"`{conversion.folder.path / name}` was changed while it was read",
+                code="LP213",
+                name="bad-safetensors",
+                help="convert again, when nothing writes into the checkpoint any more",
+            )

@@ -160,7 +160,7 @@ class _Rank:
 
 def _ranks(dst: Path) -> list[_Rank]:
     """The ranks at hand, in order of their numbers. LayoutError where they are not of one conversion."""
-    from layoutdsl.checkpoints.run import FILE
+    from layoutdsl.checkpoints.storing import FILE
 
     homes = [dst] if (dst / FILE).is_file() else [path.parent for path in dst.glob(f"rank-*/{FILE}")]
     found = sorted((_rank(home / FILE) for home in homes), key=lambda rank: rank.number)
@@ -206,7 +206,8 @@ def _not_converted(message: str) -> LayoutError:
 
 def _belongs(source: Opened, rank: _Rank, specs: tuple[str, ...]) -> None:
     """LayoutError where a rank's plans are not for this checkpoint, or its tensors are not those of its plans."""
-    from layoutdsl.checkpoints.run import CONFIG, output_name
+    from layoutdsl.checkpoints.run import CONFIG
+    from layoutdsl.checkpoints.storing import output_name
 
     config = rank.home / CONFIG
     if not config.is_file() or config.read_bytes() != (source.folder.path / CONFIG).read_bytes():
@@ -298,8 +299,9 @@ def _compared(
 ) -> Iterator[Comparison]:
     """One unit on each rank. The source is read once for all ranks that hold the same experts."""
     from layoutdsl.checkpoints.compare import compare
-    from layoutdsl.checkpoints.reading import give_back, whole
-    from layoutdsl.checkpoints.run import output_name
+    from layoutdsl.checkpoints.making import trim
+    from layoutdsl.checkpoints.reading import whole
+    from layoutdsl.checkpoints.storing import output_name
 
     experts, given = None, {}
     for rank in found:
@@ -307,7 +309,7 @@ def _compared(
         at(job.unit.name, job.size)
         if plan.source_experts != experts:
             given.clear()
-            give_back()
+            trim()
             experts, given = plan.source_experts, whole(plan, job)
         made = {info.name: read_tensor(rank.entries[output_name(job, info.name)]) for info in plan.outputs}
         try:

@@ -1,40 +1,45 @@
-"""Output that is whole or not there: safetensors files filled tensor by tensor, in a folder that is named last."""
+"""Safetensors files of tensors that are known beforehand and come in pieces, in any order, from several threads."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import math
 import os
-import secrets
-import shutil
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layoutdsl.checkpoints.folder import DTYPES
-from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
     import torch
 
 _SPELLED = {name: (spelled, width) for spelled, (name, width) in DTYPES.items()}
 ALIGNMENT = 8
+CHUNK = 1 << 20
+"""Bytes that are read back at a time."""
+
+PART = 1 << 18
+"""Bytes of one call that writes: for larger ones Linux looks for larger stretches of free memory, which took up to five
+times as long."""
 
 Described = Mapping[str, tuple[str, tuple[int, ...]]]
 """Tensor name -> its dtype, as torch names it, and its shape."""
 
 
 class Writer:
-    """A safetensors file of tensors that are known beforehand and come in any order, one in memory at a time.
+    """One such file, new or as an earlier run left it.
 
-    Wide elements stand first, so that every tensor is aligned to its own width.
+    Wide elements stand first, so that every tensor is aligned to its own width. What is written goes to the disk at
+    once: nothing waits for `close` that could have gone before.
     """
 
     def __init__(self, path: Path, described: Described, metadata: Mapping[str, str]):
         header: dict[str, object] = {"__metadata__": dict(metadata)}
-        self.places: dict[str, tuple[int, int]] = {}
+        self.path, self.places = path, dict[str, tuple[int, int]]()
         at = 0
         for name in sorted(described, key=lambda name: (-_SPELLED[described[name][0]][1], name)):
             dtype, shape = described[name]
@@ -45,33 +50,87 @@ class Writer:
             at += size
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % ALIGNMENT)
-        self.base, self.size = 8 + len(text), 8 + len(text) + at
-        self.left = set(described)
-        self.file = path.open("xb")
-        self.file.write(len(text).to_bytes(8, "little") + text)
-        self.file.flush()
-        _reserve(self.file.fileno(), self.size)
+        self.head = len(text).to_bytes(8, "little") + text
+        self.size = len(self.head) + at
+        self.file = -1
 
-    def write(self, name: str, tensor: torch.Tensor) -> None:
-        import torch
+    def open(self) -> None:
+        """The file with its header and room for all tensors."""
+        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        os.ftruncate(self.file, min(os.fstat(self.file).st_size, self.size))
+        write_at(self.file, memoryview(self.head), 0)
+        _reserve(self.file, self.size)
 
+    def put(self, name: str, at: int, data: memoryview) -> None:
+        """Bytes of a tensor, from `at` on."""
         start, size = self.places[name]
-        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        assert name in self.left and raw.nbytes == size, name
-        self.file.seek(self.base + start)
-        self.file.write(memoryview(raw))
-        self.left.discard(name)
+        assert 0 <= at <= at + len(data) <= size, name
+        start += len(self.head) + at
+        write_at(self.file, data, start)
+        _send(self.file, start, len(data))
+
+    def get(self, name: str, at: int, size: int) -> Iterator[bytes]:
+        """So many bytes of a tensor, from `at` on, as they are in the file; in chunks, and fewer where it ends."""
+        start = len(self.head) + self.places[name][0] + at
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(start)
+            while size and (chunk := file.read(min(size, CHUNK))):
+                size -= len(chunk)
+                yield chunk
 
     def close(self) -> None:
-        """Everything on disk. Requires that every tensor was written."""
-        assert not self.left, sorted(self.left)
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        """Everything on disk."""
+        os.ftruncate(self.file, self.size)
+        os.fsync(self.file)
+        self.abandon()
 
     def abandon(self) -> None:
-        with suppress(OSError):
-            self.file.close()
+        if self.file >= 0:
+            os.close(self.file)
+        self.file = -1
+
+
+def write_at(file: int, data: memoryview, at: int) -> None:
+    """All of the data, from a byte of the file on."""
+    done = 0
+    while done < len(data):
+        done += _pwrite(file, data[done : done + PART], at + done)
+
+
+_SEEKING = threading.Lock()
+
+
+def _pwrite(file: int, data: memoryview, at: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(file, data, at)
+    with _SEEKING:  # Windows
+        os.lseek(file, at, os.SEEK_SET)
+        return os.write(file, data)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, on the CPU."""
+    import torch
+
+    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _send(file: int, at: int, size: int) -> None:
+    """Have the system begin to write a part of a file to the disk, where it can be asked to."""
+    if _sync_file_range is not None:
+        _sync_file_range(file, at, size, 2)  # SYNC_FILE_RANGE_WRITE: without waiting
+
+
+def _of_libc() -> Any:
+    try:
+        found = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError, TypeError):
+        return None
+    found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return found
+
+
+_sync_file_range = _of_libc()
 
 
 def _reserve(handle: int, size: int) -> None:
@@ -83,59 +142,3 @@ def _reserve(handle: int, size: int) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-
-
-def check_new(final: Path) -> None:
-    """LayoutError where an output folder is there already and not empty."""
-    if final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir()))):
-        raise LayoutError(
-            f"`{final}` is there already",
-            code="LP220",
-            name="destination",
-            help="name a new folder, or remove this one first",
-        )
-
-
-@contextmanager
-def published(final: Path) -> Iterator[Path]:
-    """A new folder beside `final` that is renamed to it when the block ends well, and removed when it does not.
-
-    Raises LayoutError where `final` is there and not empty, and where the disk says no.
-    """
-    check_new(final)
-    made: list[Path] = []
-    temporary = final.parent / f".{final.name}.{secrets.token_hex(4)}.partial"
-    try:
-        made = [folder for folder in final.parents if not folder.exists()]
-        temporary.mkdir(parents=True)  # another rank that failed may have removed the parent just now
-        yield temporary
-        sync(temporary)
-        if final.exists():
-            final.rmdir()
-        temporary.rename(final)
-        sync(final.parent)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        for folder in made:
-            with suppress(OSError):
-                folder.rmdir()
-        if isinstance(error, OSError) and error.strerror:  # the loader of libraries has none: that is no full disk
-            place = f"`{error.filename}`" if error.filename else f"into `{final}`"
-            raise LayoutError(
-                f"cannot write {place}: {error.strerror.lower()}",
-                code="LP220",
-                name="destination",
-                help="nothing was left behind; make room or choose another place",
-            ) from None
-        raise
-
-
-def sync(path: Path) -> None:
-    """A file's or a folder's entries on disk."""
-    if os.name == "nt" and path.is_dir():
-        return  # there folders cannot be opened
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

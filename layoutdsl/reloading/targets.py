@@ -17,7 +17,7 @@ from layoutdsl.backends import buffers
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.folder import Entry
 from layoutdsl.checkpoints.planning import within
-from layoutdsl.checkpoints.run import output_name
+from layoutdsl.checkpoints.storing import output_name
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan
 from layoutdsl.reloading.live import Described
