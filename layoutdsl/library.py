@@ -39,7 +39,7 @@ def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None
         spec = name
     elif not specs and (known := recent(name, kind)) is not None:
         return known
-    elif _is_path(name):
+    elif is_path(name):
         spec = read_spec(Path(name), specs=specs)
     else:
         spec = read_spec(_find(name, specs, kind), specs=specs) if specs else _shipped(name, kind)
@@ -131,10 +131,11 @@ def read_tree(path: Path, *, specs: tuple[str, ...] = ()) -> Tree:
 
 def path_of(name: str, *, specs: tuple[str, ...] = ()) -> Path:
     """The file of the spec of that name; a path is returned as it is."""
-    return Path(name) if _is_path(name) else _find(name, specs, None)
+    return Path(name) if is_path(name) else _find(name, specs, None)
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a spec is called by its path."""
     return name.endswith((".yaml", ".yml")) or "/" in name
 
 

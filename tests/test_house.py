@@ -88,7 +88,7 @@ AGAINST = {
     )
 }
 
-HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors", "transformers")
+HEAVY = ("torch", "numpy", "cuda", "numba", "safetensors", "transformers", "ray")
 # The only layers that may import one of them, but for types.
 HEAVY_IN = ("backends", "gemm", "decode", "conform", "checkpoints", "reloading", "adapters")
 

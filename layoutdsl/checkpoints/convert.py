@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layoutdsl import flags
 from layoutdsl.checkpoints.mesh import of_environment, only, told
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from layoutdsl.checkpoints.report import Report
     from layoutdsl.model import ParamValue
+    from layoutdsl.plan import Lost
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the expert of each place that ranks have for one, where some experts have several; or a file with that",
     )
     parser.add_argument("--backend", default="torch", metavar="B", help="how plans are run (default: torch)")
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="convert on all machines of a Ray cluster; auto, the one that runs here; local, this machine alone "
+        "(default: RAY_ADDRESS, else auto, else local)",
+    )
     parser.add_argument("--restart", action="store_true", help="begin anew where an earlier run was stopped")
     parser.add_argument("--verify", action="store_true", help="verify the output before it gets its name")
     parser.add_argument("--dry-run", action="store_true", help="check and plan everything, write nothing")
@@ -89,6 +100,7 @@ def command(args: argparse.Namespace) -> int:
         experts=args.experts_map,
         specs=args.specs,
         backend=args.backend,
+        ray=args.ray,
         restart=args.restart,
         verify=args.verify,
         dry_run=args.dry_run,
@@ -111,6 +123,7 @@ def convert(
     experts: Sequence[int] = (),
     specs: Sequence[str | Path] = (),
     backend: str = "torch",
+    ray: str | None = None,
     restart: bool = False,
     verify: bool = False,
     dry_run: bool = False,
@@ -122,8 +135,10 @@ def convert(
     layer the first that takes its codes, of the shipped ones without. dtype: that of the activations, float16 or
     bfloat16; without, the model's in config.json. params: parameters of the kernels, such as {"group": 32}. experts:
     the expert of each place that ranks have for one, such as (0, 1, 2, 3, 0, 3), where some have several. specs:
-    folders of the user's own specs and names. verify: hold every value of the output against the source before it gets
-    its name. restart: begin anew, where an earlier run was stopped. dry_run: write nothing.
+    folders of the user's own specs and names. ray: the address of a Ray cluster whose machines all see `src` and `dst`,
+    as ray.init takes it: "auto" is the one that runs here, "" whichever there is or else a new one of this machine
+    alone. verify: hold every value of the output against the source before it gets its name. restart: begin anew, where
+    an earlier run was stopped. dry_run: write nothing.
 
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; where
     something is finished by then, it says what is kept, else nothing is left behind.
@@ -140,18 +155,19 @@ def convert(
         tp, ep, rank = own.tp, own.ep, own.number
     final = Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
     publishing.check_new(final)
-    conversion = planned(
-        src,
-        target=to,
-        tp=tp,
-        rank=rank,
-        ep=ep,
-        dtype=dtype,
-        params=params,
-        experts=experts,
-        specs=specs,
-        backend=backend,
-    )
+    arguments: dict[str, Any] = {
+        "model_dir": src,
+        "target": to,
+        "tp": tp,
+        "rank": rank,
+        "ep": ep,
+        "dtype": dtype,
+        "params": params,
+        "experts": experts,
+        "specs": specs,
+        "backend": backend,
+    }
+    conversion = planned(**arguments)
     if not any(job.quantized for job in conversion.work.jobs):
         raise LayoutError(
             f"no layer of `{src}` is quantized",
@@ -160,13 +176,15 @@ def convert(
             help="there is nothing to convert",
         )
     report = Report.of(str(src), str(dst), conversion)
+    if ray is not None:
+        report.peak, report.where = conversion.peak_of_one, " in each worker process"
     if not dry_run:
-        from layoutdsl.checkpoints import run, storing
+        from layoutdsl.checkpoints import storing
 
-        with publishing.published(final, restart=restart) as partial:
-            place = partial / publishing.OUT
+        with _writing(ray, arguments) as write, publishing.published(final, restart=restart) as folder:
+            place = folder / publishing.OUT
             homes = storing.homes(conversion.planner, place, alone=rank is not None)
-            report.lost = run.write(conversion, partial, homes)
+            report.lost = write(conversion, folder, homes)
             if verify:
                 from layoutdsl.checkpoints.verify import verify as held_against
 
@@ -174,3 +192,17 @@ def convert(
         report.written = True
     report.seconds = time.perf_counter() - start
     return report
+
+
+@contextmanager
+def _writing(ray: str | None, arguments: Mapping[str, Any]) -> Iterator[Callable[..., dict[str, list[Lost]]]]:
+    """`run.write`, by this process or by the machines of a cluster."""
+    from layoutdsl.checkpoints.run import write
+
+    if ray is None:
+        yield write
+        return
+    from layoutdsl.checkpoints.ray import carry_out, connected
+
+    with connected(ray):
+        yield partial(write, carry_out=partial(carry_out, arguments))

@@ -56,11 +56,12 @@ class Made:
 
 
 class Making:
-    """Reads and makes the units of a conversion, in memory that is used again."""
+    """Reads and makes the units of a conversion, in memory that is used again: so much of it at most is kept, or what
+    the conversion takes with all units that it has under way."""
 
-    def __init__(self, conversion: Conversion):
+    def __init__(self, conversion: Conversion, peak: int | None = None):
         self.backend, self.device = conversion.backend, conversion.device
-        self.rooms = Rooms(conversion.peak)
+        self.rooms = Rooms(conversion.peak if peak is None else peak)
         self.place = device(self.backend, self.device)
         self.into = self.backend in INTO and self.device == "cpu"
 

@@ -75,9 +75,9 @@ class Row:
 class Report:
     """The outcome of one conversion; `str` is what the command prints.
 
-    peak: bytes in memory at once, above what the interpreter with torch takes. lost: which values of which unit became
-    0, once it has run. verified: what `verify` says of it, where it
-    was asked for.
+    peak: bytes in memory at once, above what the interpreter with torch takes; where: in which process, if not in ours.
+    lost: which values of which unit became 0, once it has run. verified: what `verify` says of it, where it was asked
+    for.
     """
 
     source: str
@@ -91,6 +91,7 @@ class Report:
     copied: tuple[str, ...]
     copied_bytes: int
     peak: int
+    where: str = ""
     written: bool = False
     seconds: float = 0.0
     lost: dict[str, list[Lost]] = field(default_factory=dict)
@@ -139,7 +140,8 @@ class Report:
             "",
             *self._notes(),
             f"{verb} {in_bytes(self.bytes)}, {in_bytes(self.padding)} of them padding, to {self.destination}",
-            f"{in_bytes(self.peak)} of memory at most beside the interpreter and torch, {self.seconds:.2f} s",
+            f"{in_bytes(self.peak)} of memory at most{self.where} beside the interpreter and torch, "
+            f"{self.seconds:.2f} s",
         ])  # fmt: skip
 
     def _notes(self) -> Iterator[str]:

@@ -5,9 +5,9 @@ as it is.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,7 +86,16 @@ class Conversion:
     def peak(self) -> int:
         """Bytes in memory at once, above what the interpreter with torch takes: of all units under way what is read,
         what it becomes, what the backend needs meanwhile; and the plans."""
-        return PLANS + KERNELS.get(self.backend, 0) + pipeline.peak(self.units)
+        return self._before + pipeline.peak(self.units)
+
+    @cached_property
+    def peak_of_one(self) -> int:
+        """The same where one unit at a time is under way."""
+        return self._before + max((unit.read + unit.made for unit in self.units), default=0)
+
+    @property
+    def _before(self) -> int:
+        return PLANS + KERNELS.get(self.backend, 0)
 
 
 def _stretches(work: Unit | Copy) -> Iterator[tuple[Entry, int, int]]:
@@ -98,23 +107,45 @@ def _stretches(work: Unit | Copy) -> Iterator[tuple[Entry, int, int]]:
         yield from ranges(work.piece.source, work.job)
 
 
-def write(conversion: Conversion, partial: Path, homes: Sequence[Path]) -> dict[str, list[Lost]]:
+Done = Generator[tuple[Unit | Copy, Finished], None, None]
+"""Each unit when it is written and recorded, in any order."""
+
+CarryOut = Callable[[Conversion, Store, Sequence[Unit | Copy], Progress], Done]
+"""A way to carry units out. One that is closed midway leaves nothing at work."""
+
+
+def here(conversion: Conversion, store: Store, works: Sequence[Unit | Copy], progress: Progress) -> Done:
+    """Carry units out in this process."""
+    making = Making(conversion)
+
+    def make(work: Unit | Copy, given: Read) -> Made:
+        progress.at(work.name, work.size)
+        return making.make(work, given)
+
+    def write(work: Unit | Copy, made: Made) -> Finished:
+        finished = store.put(work, made)
+        making.give_back(made)
+        return finished
+
+    yield from Pipeline(making.read, make, write).run(works)
+
+
+def write(
+    conversion: Conversion, partial: Path, homes: Sequence[Path], carry_out: CarryOut = here
+) -> dict[str, list[Lost]]:
     """One folder per rank with its tensors and the checkpoint's config.json, on disk when this returns.
 
     partial: the folder of the journal. homes: the folder of each rank. Returns what each module lost to 0, by its name.
     """
     with ExitStack() as stack:
-        writers: list[Writer] = []
-        for home, (described, metadata) in zip(homes, _described(conversion), strict=True):
-            home.mkdir(exist_ok=True, parents=True)
-            writers.append(Writer(home / FILE, described, metadata))
-        of = storing.of(conversion.planner, _kernels(conversion), writers)
+        writers, of = files_of(conversion, homes)
         journal = Journal(partial / JOURNAL, of, conversion.files)
         stack.callback(journal.close)
-        for writer in writers:
+        for home, writer in zip(homes, writers, strict=True):
             stack.callback(writer.abandon)
+            home.mkdir(exist_ok=True, parents=True)
             writer.open()
-        done = _carry_out(conversion, Store(writers, journal))
+        done = _carry_out(conversion, Store(writers, journal), carry_out)
         for writer, home in zip(writers, homes, strict=True):
             writer.close()
             shutil.copyfile(conversion.folder.path / CONFIG, home / CONFIG)
@@ -128,6 +159,12 @@ def write(conversion: Conversion, partial: Path, homes: Sequence[Path]) -> dict[
     return lost
 
 
+def files_of(conversion: Conversion, homes: Sequence[Path]) -> tuple[list[Writer], dict[str, str]]:
+    """The file of each rank, unopened, and what the conversion is, in words by name."""
+    writers = [Writer(home / FILE, *of) for home, of in zip(homes, _described(conversion), strict=True)]
+    return writers, storing.of(conversion.planner, _kernels(conversion), writers)
+
+
 def _described(conversion: Conversion):
     copied = {entry.name: (entry.dtype, entry.shape) for entry in conversion.work.copies}
     for at, ranks in enumerate(conversion.planner.ranks):
@@ -139,7 +176,7 @@ def _kernels(conversion: Conversion) -> list[str]:
     return sorted({plans[0].target.spec for job, plans in conversion.jobs() if job.quantized})
 
 
-def _carry_out(conversion: Conversion, store: Store) -> dict[str, Finished]:
+def _carry_out(conversion: Conversion, store: Store, carry_out: CarryOut) -> dict[str, Finished]:
     """Do what no earlier run has done. Returns what is finished, by the journal's names."""
     works = conversion.units
     with ThreadPoolExecutor(pipeline.READERS) as pool:
@@ -147,19 +184,11 @@ def _carry_out(conversion: Conversion, store: Store) -> dict[str, Finished]:
     done = {storing.key(work): store.journal.finished[storing.key(work)] for work, is_ in zip(works, there) if is_}
     left = [work for work, is_ in zip(works, there) if not is_]
 
-    making = Making(conversion)
-    with Progress(sum(work.size for work in left)) as progress:
-
-        def make(work: Unit | Copy, given: Read) -> Made:
-            progress.at(work.name, work.size)
-            return making.make(work, given)
-
-        def write(work: Unit | Copy, made: Made) -> Finished:
-            finished = store.put(work, made)
-            making.give_back(made)
-            return finished
-
-        for work, finished in Pipeline(making.read, make, write).run(left):
+    with (
+        Progress(sum(work.size for work in left)) as progress,
+        closing(carry_out(conversion, store, left, progress)) as coming,
+    ):
+        for work, finished in coming:
             done[storing.key(work)] = finished
     return done
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -31,27 +32,13 @@ class Store:
 
     def put(self, work: Unit | Copy, made: Made) -> Finished:
         """Write a unit into the files of its ranks and record it. Any thread may do so."""
-        if isinstance(work, Copy):
-            digests = [DIGEST(made.data)]
-            for writer in self.writers:
-                writer.put(work.entry.name, work.begin, made.data)
-        else:
-            digests = [self._put(work, *one) for one in zip(work.piece.shares, made.tensors, strict=True)]
-        wrote = "".join(digest.hexdigest() for digest in digests)
-        values = tuple((one.tensor, one.expert, one.count, one.of) for one in made.lost)
-        finished = Finished(_plans(work), wrote, self.journal.files, values)
+        return self.record(work, written(self.writers, work, made))
+
+    def record(self, work: Unit | Copy, wrote: Finished) -> Finished:
+        """Note that a unit was written, here or by another process."""
+        finished = replace(wrote, files=self.journal.files)
         self.journal.add(key(work), finished)
         return finished
-
-    def _put(self, unit: Unit, share: Share, tensors: Mapping[str, torch.Tensor]) -> hashlib._Hash:
-        digest = DIGEST()
-        data = {name: bytes_of(tensor) for name, tensor in tensors.items()}
-        for output, name, first, at, size in _places(unit, share):
-            part = data[output][first : first + size]
-            digest.update(part)
-            for rank in share.ranks:
-                self.writers[rank].put(name, at, part)
-        return digest
 
     def finished(self, work: Unit | Copy) -> bool:
         """Whether an earlier run has finished a unit: from the same files, by the same plans, and it is there."""
@@ -77,6 +64,29 @@ class Store:
     def _get(self, unit: Unit, share: Share, rank: int) -> Iterator[bytes]:
         for _, name, _, at, size in _places(unit, share):
             yield from self.writers[rank].get(name, at, size)
+
+
+def written(writers: Sequence[Writer], work: Unit | Copy, made: Made) -> Finished:
+    """Write a unit into the files of its ranks. What is to be recorded of it, without the state of its files."""
+    if isinstance(work, Copy):
+        digests = [DIGEST(made.data)]
+        for writer in writers:
+            writer.put(work.entry.name, work.begin, made.data)
+    else:
+        digests = [_put(writers, work, *one) for one in zip(work.piece.shares, made.tensors, strict=True)]
+    wrote = "".join(digest.hexdigest() for digest in digests)
+    return Finished(_plans(work), wrote, {}, tuple((one.tensor, one.expert, one.count, one.of) for one in made.lost))
+
+
+def _put(writers: Sequence[Writer], unit: Unit, share: Share, tensors: Mapping[str, torch.Tensor]) -> hashlib._Hash:
+    digest = DIGEST()
+    data = {name: bytes_of(tensor) for name, tensor in tensors.items()}
+    for output, name, first, at, size in _places(unit, share):
+        part = data[output][first : first + size]
+        digest.update(part)
+        for rank in share.ranks:
+            writers[rank].put(name, at, part)
+    return digest
 
 
 def _digest(chunks: Iterator[bytes]) -> str:

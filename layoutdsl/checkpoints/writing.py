@@ -26,6 +26,9 @@ PART = 1 << 18
 """Bytes of one call that writes: for larger ones Linux looks for larger stretches of free memory, which took up to five
 times as long."""
 
+WHOLE = 1 << 30
+"""The same where each call waits for the disk: as few as can be."""
+
 Described = Mapping[str, tuple[str, tuple[int, ...]]]
 """Tensor name -> its dtype, as torch names it, and its shape."""
 
@@ -52,7 +55,7 @@ class Writer:
         text += b" " * (-len(text) % ALIGNMENT)
         self.head = len(text).to_bytes(8, "little") + text
         self.size = len(self.head) + at
-        self.file = -1
+        self.file, self.part = -1, PART
 
     def open(self) -> None:
         """The file with its header and room for all tensors."""
@@ -61,12 +64,21 @@ class Writer:
         write_at(self.file, memoryview(self.head), 0)
         _reserve(self.file, self.size)
 
+    def join(self) -> None:
+        """The file as another process has opened it. OSError where there is none.
+
+        Two machines may write into one page at a time. A client of NFS that has all of a page in memory may send all of
+        it, and with it bytes from before the other's; with O_DSYNC it sends what was written and nothing else.
+        """
+        self.part = WHOLE
+        self.file = os.open(self.path, os.O_WRONLY | getattr(os, "O_DSYNC", 0) | getattr(os, "O_BINARY", 0))
+
     def put(self, name: str, at: int, data: memoryview) -> None:
         """Bytes of a tensor, from `at` on."""
         start, size = self.places[name]
         assert 0 <= at <= at + len(data) <= size, name
         start += len(self.head) + at
-        write_at(self.file, data, start)
+        write_at(self.file, data, start, self.part)
         _send(self.file, start, len(data))
 
     def get(self, name: str, at: int, size: int) -> Iterator[bytes]:
@@ -90,11 +102,11 @@ class Writer:
         self.file = -1
 
 
-def write_at(file: int, data: memoryview, at: int) -> None:
+def write_at(file: int, data: memoryview, at: int, part: int = PART) -> None:
     """All of the data, from a byte of the file on."""
     done = 0
     while done < len(data):
-        done += _pwrite(file, data[done : done + PART], at + done)
+        done += _pwrite(file, data[done : done + part], at + done)
 
 
 _SEEKING = threading.Lock()
