@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -277,16 +277,21 @@ def _entry(path: Path, name: str, value: Any, base: int) -> Entry:
     return Entry(name, path, kind, shape, base + start, end - start)
 
 
-def read_tensor(entry: Entry, take: Callable[[int], memoryview] | None = None) -> torch.Tensor:
-    """The tensor that an entry names; `take` gives a buffer of so many bytes for it."""
+def read_tensor(entry: Entry) -> torch.Tensor:
+    """The tensor that an entry names."""
+    data = memoryview(room(entry.size))
+    read_into(entry, 0, data)
+    return tensor_of(entry, data)
+
+
+def tensor_of(entry: Entry, data: memoryview) -> torch.Tensor:
+    """The tensor that an entry names, over its bytes in memory."""
     import torch
 
     dtype = getattr(torch, entry.dtype)
-    if not entry.size:
+    if not data:
         return torch.empty(entry.shape, dtype=dtype)
-    buffer = take(entry.size) if take else memoryview(room(entry.size))
-    read_into(entry, 0, buffer)
-    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(entry.shape)
+    return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(entry.shape)
 
 
 def room(size: int) -> bytearray | mmap.mmap:

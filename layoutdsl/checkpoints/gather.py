@@ -1,6 +1,8 @@
-"""Rows of bytes out of a file: each read by itself where they are far apart, copied out of a mapped window where near.
+"""Bytes out of a file: whole tensors as the system keeps them; rows each by itself where they are far apart, copied out
+of a mapped window where near.
 
     with opened(entry) as file:
+        data = whole(file, entry, take)      # all bytes of the tensor
         fill(file, entry, strips, into)      # strips of (byte of the tensor, byte of the buffer)
 
 Half of the inputs of a matrix are a stripe of each of its rows, and the other half is another rank's. Read one by one,
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from io import FileIO
@@ -31,9 +33,28 @@ ask once more."""
 WINDOW = 1 << 22
 """Most bytes of a window. So many come on top of what is stated of a unit, while it is read."""
 
+LEAST = 1 << 16
+"""Bytes of a tensor from which on a map costs less than a copy."""
+
+WIDEST = 8
+"""Bytes of the widest element: a tensor in memory begins at a multiple of its width."""
+
 POPULATE = 22
 """MADV_POPULATE_READ of Linux 5.14: all pages of a window at once, and an error of the disk as an error, where a read
 of the mapped memory would end the process by a signal."""
+
+
+def whole(file: FileIO, entry: Entry, take: Callable[[int], memoryview]) -> memoryview:
+    """All bytes of a tensor: mapped, or else read into what `take` gives.
+
+    Raises LayoutError where the file does not give them.
+    """
+    worth = entry.size >= LEAST and entry.start % WIDEST == 0
+    if worth and (found := mapped(file, entry.start, entry.size)) is not None:
+        return found
+    into = take(entry.size)
+    read_at(file, entry, 0, into)
+    return into
 
 
 def fill(file: FileIO, entry: Entry, strips: Iterable[Strip], into: memoryview) -> None:

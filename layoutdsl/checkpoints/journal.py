@@ -8,7 +8,6 @@ are on disk are what it says.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
@@ -24,9 +23,6 @@ FORM = 1
 
 PLANS = "plans"
 """What a conversion is called by the digest of all that it writes beside tensors, its plans among it."""
-
-DIGEST = hashlib.sha256
-"""Where processors have instructions for it, 1.6 GB/s on a core; of hashlib's only sha1 is as fast (blake2b 0.7)."""
 
 State = Mapping[str, tuple[int, ...]]
 """File name -> its size and when it and its entry were last changed, in nanoseconds."""

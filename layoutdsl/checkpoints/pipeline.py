@@ -54,7 +54,10 @@ class Pipeline(Generic[W]):
     def run(self, works: Iterable[W]) -> Iterator[tuple[W, Any]]:
         """(work, what `write` returned), in order."""
         with ExitStack() as stack:
-            yield from self._run(deque(works), _threads(stack, READERS), _threads(stack, WRITERS))
+            readers, writers = ThreadPoolExecutor(READERS), ThreadPoolExecutor(WRITERS)
+            stack.callback(writers.shutdown)  # what is made by then is written
+            stack.callback(readers.shutdown, cancel_futures=True)
+            yield from self._run(deque(works), readers, writers)
 
     def _run(
         self, coming: deque[W], readers: ThreadPoolExecutor, writers: ThreadPoolExecutor
@@ -78,10 +81,3 @@ class Pipeline(Generic[W]):
                 held -= work.made
                 waits = False
                 yield work, done.result()
-
-
-def _threads(stack: ExitStack, count: int) -> ThreadPoolExecutor:
-    """Threads that have ended when the stack is left: what has begun ends, what has not is never begun."""
-    pool = ThreadPoolExecutor(count)
-    stack.callback(pool.shutdown, cancel_futures=True)
-    return pool

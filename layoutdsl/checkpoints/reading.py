@@ -18,9 +18,9 @@ from functools import cached_property
 
 import torch
 
+from layoutdsl.checkpoints import gather
 from layoutdsl.checkpoints.binding import Job
-from layoutdsl.checkpoints.folder import Entry, opened, read_tensor
-from layoutdsl.checkpoints.gather import fill
+from layoutdsl.checkpoints.folder import Entry, opened, read_tensor, tensor_of
 from layoutdsl.checkpoints.planning import Planner
 from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError
@@ -114,8 +114,14 @@ def sizes(source: Source | None, job: Job) -> list[int]:
 
 def read_whole(job: Job, take: Take) -> dict[str, Given]:
     """All tensors of a module, or of those of its experts that it has."""
-    every = {name: [read_tensor(entry, take) for entry in entries] for name, entries in job.inputs.items()}
-    return {name: tensors if job.apart(name) else tensors[0] for name, tensors in every.items()}
+    found: dict[str, Given] = {}
+    for name, entries in job.inputs.items():
+        tensors: list[torch.Tensor] = []
+        for entry in entries:
+            with opened(entry) as file:
+                tensors.append(tensor_of(entry, gather.whole(file, entry, take)))
+        found[name] = tensors if job.apart(name) else tensors[0]
+    return found
 
 
 def whole(plan: Plan, job: Job) -> dict[str, Given]:
@@ -134,13 +140,23 @@ def _needed(plan: Plan, job: Job, needs: Mapping[str, Sequence[Strip]], take: Ta
     found: dict[str, Given] = {}
     for name, strips in needs.items():
         experts = {(id(entry), base): (entry, base, size) for entry, base, size in _experts(plan, job, name)}.values()
-        into = {id(entry): take(entry.size) for entry in {id(one[0]): one[0] for one in experts}.values()}
+        into: dict[int, memoryview] = {}
         for entry, base, size in experts:
             with opened(entry) as file:
-                fill(file, entry, (_in_place(strip, base, size) for strip in strips), into[id(entry)])
+                if size == entry.size and _is_all(strips, size):
+                    into[id(entry)] = gather.whole(file, entry, take)
+                    continue
+                if id(entry) not in into:
+                    into[id(entry)] = take(entry.size)
+                gather.fill(file, entry, (_in_place(strip, base, size) for strip in strips), into[id(entry)])
         tensors = [_tensor(entry, into.get(id(entry))) for entry in job.inputs[name]]
         found[name] = tensors if job.apart(name) else tensors[0]
     return found
+
+
+def _is_all(strips: Sequence[Strip], size: int) -> bool:
+    """Whether strips are so many bytes from the first on."""
+    return len(strips) == 1 and not strips[0].loops and strips[0].at == (0,) and strips[0].length >= size
 
 
 def _in_place(strip: Strip, base: int, size: int) -> Strip:
@@ -151,9 +167,7 @@ def _in_place(strip: Strip, base: int, size: int) -> Strip:
 
 def _tensor(entry: Entry, data: memoryview | None) -> torch.Tensor:
     """A tensor of a file's dtype and shape; of one that is not needed, nothing."""
-    if not data:
-        return torch.empty(entry.shape if data is not None else 0, dtype=getattr(torch, entry.dtype))
-    return torch.frombuffer(data, dtype=torch.uint8).view(getattr(torch, entry.dtype)).reshape(entry.shape)
+    return torch.empty(0, dtype=getattr(torch, entry.dtype)) if data is None else tensor_of(entry, data)
 
 
 def _sliced(plan: Plan, job: Job, info: TensorInfo, moves: Mapping[str, Sequence[Strip]], take: Take) -> torch.Tensor:
@@ -164,7 +178,7 @@ def _sliced(plan: Plan, job: Job, info: TensorInfo, moves: Mapping[str, Sequence
     for name, strips in moves.items():
         for at, (entry, base, _) in enumerate(_experts(plan, job, name)):
             with opened(entry) as file:
-                fill(file, entry, (moved(strip, (base, at * each)) for strip in strips), into)
+                gather.fill(file, entry, (moved(strip, (base, at * each)) for strip in strips), into)
     return torch.frombuffer(into, dtype=torch.uint8).view(getattr(torch, first.dtype)).view(info.full_shape)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from layoutdsl.checkpoints.binding import Job
-from layoutdsl.checkpoints.journal import DIGEST, PLANS, Finished, Journal
+from layoutdsl.checkpoints.digest import Digest
+from layoutdsl.checkpoints.journal import PLANS, Finished, Journal
 from layoutdsl.checkpoints.making import Made
 from layoutdsl.checkpoints.planning import Planner, number_of
 from layoutdsl.checkpoints.units import Copy, Share, Unit
@@ -69,7 +70,7 @@ class Store:
 def written(writers: Sequence[Writer], work: Unit | Copy, made: Made) -> Finished:
     """Write a unit into the files of its ranks. What is to be recorded of it, without the state of its files."""
     if isinstance(work, Copy):
-        digests = [DIGEST(made.data)]
+        digests = [Digest(made.data)]
         for writer in writers:
             writer.put(work.entry.name, work.begin, made.data)
     else:
@@ -78,8 +79,8 @@ def written(writers: Sequence[Writer], work: Unit | Copy, made: Made) -> Finishe
     return Finished(_plans(work), wrote, {}, tuple((one.tensor, one.expert, one.count, one.of) for one in made.lost))
 
 
-def _put(writers: Sequence[Writer], unit: Unit, share: Share, tensors: Mapping[str, torch.Tensor]) -> hashlib._Hash:
-    digest = DIGEST()
+def _put(writers: Sequence[Writer], unit: Unit, share: Share, tensors: Mapping[str, torch.Tensor]) -> Digest:
+    digest = Digest()
     data = {name: bytes_of(tensor) for name, tensor in tensors.items()}
     for output, name, first, at, size in _places(unit, share):
         part = data[output][first : first + size]
@@ -90,7 +91,7 @@ def _put(writers: Sequence[Writer], unit: Unit, share: Share, tensors: Mapping[s
 
 
 def _digest(chunks: Iterator[bytes]) -> str:
-    digest = DIGEST()
+    digest = Digest()
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
