@@ -84,6 +84,8 @@ class Making:
         """
         if isinstance(work, Copy):
             return Made(data=read.data, room=read.room)
+        if not self.into:
+            trim()
         room = self.rooms.room(work.made) if self.into and out is None else None
         given, lost = {name: _to(tensor, self.place) for name, tensor in read.given.items()}, list[Lost]()
         try:
@@ -92,8 +94,6 @@ class Making:
         except LayoutError as error:
             raise within(work.job, error) from None
         self.rooms.give_back(read.room)
-        if not self.into:
-            trim()
         tensors = [{name: tensor.to(self.device) for name, tensor in each.items()} for each in tensors]
         return Made(tensors, lost=tuple(lost), room=room)
 
