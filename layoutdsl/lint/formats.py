@@ -121,9 +121,18 @@ def code_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> Code | None:
 
 def dtype_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> str | None:
     """The storage type that is written, where its name is one."""
-    first = tensor.dtype[0] if isinstance(tensor.dtype, tuple) else tensor.dtype
+    return _dtype(tensor.dtype[0] if isinstance(tensor.dtype, tuple) else tensor.dtype, scope)
+
+
+def dtypes_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> tuple[str, ...]:
+    """All storage types that a file may have, where their names are some."""
+    stated = tensor.dtype if isinstance(tensor.dtype, tuple) else (tensor.dtype,)
+    return tuple(found for one in stated if (found := _dtype(one, scope)) is not None)
+
+
+def _dtype(template: Template, scope: Mapping[str, ParamValue]) -> str | None:
     try:
-        name = first.fill(scope)
+        name = template.fill(scope)
     except GrammarError:
         return None
     return name if name in DTYPE_BITS else None
