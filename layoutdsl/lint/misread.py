@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from layoutdsl.errors import LayoutError
 from layoutdsl.grammar import Expr
-from layoutdsl.lint.formats import EXTENTS, Stated, choices, holds
+from layoutdsl.lint.formats import EXTENTS, Stated, choices, holds, numbers
 from layoutdsl.model import Kernel, ParamValue
 from layoutdsl.resolve import Matrix, Side, Stored, Stretch, bind, tensors
 
@@ -52,7 +52,7 @@ def misread(kernel: Kernel, one: Stated) -> Misread | None:
     assert one.case is not None
     condition = one.tensor.cases[one.case].when
     asked = {name for name, _, _ in condition.names()} & {*EXTENTS}
-    counts = sorted({*_SEVERAL, *(count for at in _numbers(condition) for count in (at - 1, at, at + 1) if count > 1)})
+    counts = sorted({*_SEVERAL, *(count for at in numbers(condition) for count in (at - 1, at, at + 1) if count > 1)})
     named = [name for name in (*kernel.params, "parts") if name != "group"]
     for fixed in {tuple(scope[name] for name in named): scope for scope in choices(kernel)}.values() if asked else ():
         if asked == {"groups"} and len({holds(condition, {**fixed, "groups": count}) for count in counts}) == 1:
@@ -121,7 +121,7 @@ def _sizes(condition: Expr, group: int) -> Iterator[tuple[int, int]]:
     yield from usual
     near = {
         around
-        for at in _numbers(condition)
+        for at in numbers(condition)
         for size in (at // 2, at, at * 2, at * group)
         for around in (size // _STEP * _STEP + step for step in (-_STEP, 0, _STEP))
         if 0 < around <= _LARGEST
@@ -129,14 +129,6 @@ def _sizes(condition: Expr, group: int) -> Iterator[tuple[int, int]]:
     for size in sorted(near):
         yield from (pair for i in _INTERMEDIATE if (pair := (i, size)) not in usual)
         yield from (pair for h in _HIDDEN if (pair := (size, h)) not in usual)
-
-
-def _numbers(condition: Expr) -> Iterator[int]:
-    if condition.op == "int":
-        yield condition.args[0]
-    for arg in condition.args:
-        if isinstance(arg, Expr):
-            yield from _numbers(arg)
 
 
 def _asked(kernel: Kernel, fixed: Mapping[str, ParamValue], matrix: Matrix, group: int) -> dict[str, ParamValue]:
