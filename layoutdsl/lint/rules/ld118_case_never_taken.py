@@ -60,8 +60,8 @@ def check(subject: Subject) -> Iterator[Found]:
                 )
             elif (own := _both(tensor, case)) and always(subject.spec, tensor, case.when, there):
                 yield Found(
-                    f"case {at + 1} of `{key}` is always taken: its condition holds for all parameters and all sizes, so "
-                    f"what the tensor itself states as {' and '.join(f'`{name}`' for name in own)} is never used",
+                    f"case {at + 1} of `{key}` is always taken: its condition holds for all parameters and all sizes, "
+                    f"so what the tensor itself states as {' and '.join(f'`{name}`' for name in own)} is never used",
                     path,
                     help="one group is 0 in conditions, not -1; write `groups > 1` where there are several"
                     if names([case.when]) & {"group", "groups"}
