@@ -56,6 +56,6 @@ def check(subject: Subject) -> Iterator[Found]:
                     f"tensor-parallel ranks cut inside experts, but `{axis}` counts them: each rank would hold all "
                     "experts, uncut",
                     path,
-                    help=f"let `ranks.ep` name `{axis}`, and `ranks.tp` one of {', '.join(inside) or 'the other axes'}, "
+                    help=f"let `ranks.ep` name `{axis}` and `ranks.tp` one of {', '.join(inside)}, "
                     "or `none`",
                 )
