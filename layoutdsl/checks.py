@@ -230,7 +230,7 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
             yield tree.diagnostic(
                 "LD102",
                 "unknown-digit",
-                f"`{item.name}` is no digit of this tensor",
+                f"`{item.name}` is no digit of tensor `{path[1]}`",
                 place,
                 within=(item.start, item.end),
                 help=did_you_mean(item.name, known) or f"digits: {', '.join(known)}",
@@ -250,7 +250,7 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
             yield tree.diagnostic(
                 "LD101",
                 "digit-missing",
-                f"the order leaves out `{name}` of axis {known[name]}",
+                f"the order of `{path[1]}` leaves out `{name}` of axis {known[name]}",
                 place,
                 help=f"store it, or write ({name}) where its elements share one stored value",
             )

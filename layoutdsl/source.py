@@ -630,7 +630,8 @@ def _diagnostic(tree: Tree, model: type[Model], base: Route, problem: _Problem) 
             help = f"quote it: {quoted}"
     else:
         code = "LD024" if problem.kind == "grammar" else "LD023"
-        message = str(context.get("error", problem.message)).replace("Input should be ", "expected ")
+        owner = f"tensor `{_show(path[1])}`: " if code == "LD024" and path[0] == "tensors" and len(path) > 2 else ""
+        message = owner + str(context.get("error", problem.message)).replace("Input should be ", "expected ")
         if isinstance(context.get("start"), int) and isinstance(context.get("end"), int):
             within = context["start"], context["end"]
     found = tree.diagnostic(code, CODES[code], message, path, help=help, within=within, key=key)
