@@ -31,6 +31,9 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     _mistyped(spec, entry)
     if isinstance(spec, Module):
         sizes = {name: value for name, value in entry.items() if name in spec.axes}
+        for axis, value in sizes.items():
+            for one in value if isinstance(value, tuple) else (value,):
+                _size(one, axis)
         params = {name: value for name, value in entry.items() if name not in spec.axes}
         group = {"source.group": 64, "target.group": 64}
         compile_plan("gptq", "marlin_int4_a16", spec, sizes, params={**params, **group}, specs=specs)  # pyright: ignore
@@ -73,11 +76,15 @@ def _size(value: ParamValue | tuple[int, ...], axis: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise LayoutError(
-        f"size `{axis}` is one whole number, found {value!r:.40}",
+        f"size `{axis}` is a whole number, found {_shown(value)}",
         code="LP111",
         name="sizes",
         help=f"write {{{axis}: 64}}",
     )
+
+
+def _shown(value: object) -> str:
+    return f'the text "{value:.40}"' if isinstance(value, str) else f"{value!r:.40}".lower()
 
 
 def _settings(
