@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from layoutdsl import source
-from layoutdsl.codes import DTYPE_BITS, code_named
+from layoutdsl.codes import DTYPE_BITS, code_named, meant
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
 from layoutdsl.grammar import Expr, Formula, Template
 from layoutdsl.model import KINDS, Format, Matrix, Module, Spec, Tensor
@@ -297,7 +297,7 @@ def _fixed_name(tree: Tree, name: str, place: tuple[Any, ...]) -> Iterator[Diagn
                 "unknown-dtype",
                 f"`{name}` is no dtype",
                 place,
-                help=did_you_mean(name, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
+                help=meant(name, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
             )
         return
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
+from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named, meant
 from layoutdsl.errors import LayoutError, Place, did_you_mean
 from layoutdsl.grammar import Expr, Template
 from layoutdsl.layout import Chain, View
@@ -461,7 +461,7 @@ def _code(tensor: Tensor, scope: Mapping[str, ParamValue], key: str) -> tuple[Co
                 code="LD311",
                 name="unknown-dtype",
                 place=Place(("tensors", key, "dtype")),
-                help=did_you_mean(dtype, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
+                help=meant(dtype, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
             )
         if DTYPE_BITS[dtype] != DTYPE_BITS[dtypes[0]] and tensor.role != "weight_shape":
             raise LayoutError(
