@@ -7,6 +7,7 @@ two plans say that the spec stores each element once and means what it says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from layoutdsl.compile import compile_plan
@@ -28,6 +29,17 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     Matrices are read and written. Where fused parts only lie another way, they are written: what they are worth has
     been shown, and each element is read where the laws have it written.
     """
+    try:
+        _prove(spec, entry, specs)
+    except LayoutError as error:
+        found = (replace(one, help=_AT_FAULT) if one.code == "LP200" else one for one in error.diagnostics)
+        raise LayoutError.of(found) from None
+
+
+_AT_FAULT = "at this size the spec loses, repeats or changes an element: look at what it states of this tensor"
+
+
+def _prove(spec: Spec, entry: Entry, specs: Sequence[str]) -> None:
     _mistyped(spec, entry)
     if isinstance(spec, Module):
         sizes = {name: value for name, value in entry.items() if name in spec.axes}
