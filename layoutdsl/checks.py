@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from layoutdsl import source
-from layoutdsl.codes import DTYPE_BITS, code_named
+from layoutdsl.codes import DTYPE_BITS, code_named, meant
 from layoutdsl.errors import Diagnostic, LayoutError, did_you_mean
 from layoutdsl.grammar import Expr, Formula, Template
 from layoutdsl.model import KINDS, Format, Matrix, Module, Spec, Tensor
@@ -230,7 +230,7 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
             yield tree.diagnostic(
                 "LD102",
                 "unknown-digit",
-                f"`{item.name}` is no digit of this tensor",
+                f"`{item.name}` is no digit of tensor `{path[1]}`",
                 place,
                 within=(item.start, item.end),
                 help=did_you_mean(item.name, known) or f"digits: {', '.join(known)}",
@@ -250,7 +250,7 @@ def _digits(tree: Tree, tensor: Tensor, case: int | None, path: tuple[Any, ...])
             yield tree.diagnostic(
                 "LD101",
                 "digit-missing",
-                f"the order leaves out `{name}` of axis {known[name]}",
+                f"the order of `{path[1]}` leaves out `{name}` of axis {known[name]}",
                 place,
                 help=f"store it, or write ({name}) where its elements share one stored value",
             )
@@ -297,7 +297,7 @@ def _fixed_name(tree: Tree, name: str, place: tuple[Any, ...]) -> Iterator[Diagn
                 "unknown-dtype",
                 f"`{name}` is no dtype",
                 place,
-                help=did_you_mean(name, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
+                help=meant(name, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
             )
         return
     try:

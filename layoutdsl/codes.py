@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -177,6 +177,16 @@ _FIXED = {
 }
 
 
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """A question that names the known code or dtype that was likely meant; one of other digits is another type."""
+    digits = _digits(name)
+    return did_you_mean(name, [one for one in known if not digits or _digits(one) == digits])
+
+
+def _digits(name: str) -> list[str]:
+    return sorted(filter(str.isdigit, name))
+
+
 @cache
 def code_named(name: str) -> Code:
     """The code of that name; LayoutError with a suggestion where there is none."""
@@ -189,7 +199,7 @@ def code_named(name: str) -> Code:
             f"`{name}` is no element code",
             code="LD310",
             name="unknown-code",
-            help=did_you_mean(name, known) or f"codes: {', '.join(known)}",
+            help=meant(name, known) or f"codes: {', '.join(known)}",
         )
     return Code(name, int(match[1]), "integer", bias=int(match[2] or 0))
 

@@ -48,10 +48,19 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a spec states what is wrong, said without its text: the path of a value, and its characters."""
+
+    path: tuple[str | int, ...]
+    within: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """One finding: a stable code, its readable name, one sentence, and where the cause stands.
 
     `source` holds the lines that `span` covers; `fix` is the one edit that mends it, where there is no choice.
+    `place` is where a spec states the cause, until `span` says so.
     """
 
     code: str
@@ -61,6 +70,7 @@ class Diagnostic:
     help: str | None = None
     source: tuple[str, ...] = ()
     fix: Edit | None = None
+    place: Place | None = None
 
     def render(self) -> str:
         """Return the report as text, without a final newline."""
@@ -93,10 +103,11 @@ class LayoutError(Exception):
         name: str = "refused",
         help: str | None = None,
         span: Span | None = None,
+        place: Place | None = None,
     ) -> None:
         # The message is kept by then: BaseException.__new__ does it. A call of super().__init__ would say it again, and
         # keep torch.compile from tracing to the message.
-        self.diagnostics = (Diagnostic(code, name, message, span, help),)
+        self.diagnostics = (Diagnostic(code, name, message, span, help, place=place),)
 
     @classmethod
     def of(cls, diagnostics: Iterable[Diagnostic]) -> "LayoutError":

@@ -342,12 +342,12 @@ def parse_order(text: str) -> tuple[OrderDigit, ...]:
     """`kw, n {kp} (gi)`, outermost first. Packed digits stand last of the stored ones, shared ones anywhere."""
     reader = _Reader(text, "order")
     found: list[OrderDigit] = []
-    dim = 0
+    dim, comma = 0, None
     while (token := reader.peek()).kind != "end":
         if reader.take(","):
             if not any(item.dim == dim and item.role != "shared" for item in found):
                 reader.fail("expected a stored digit before the comma", token)
-            dim += 1
+            dim, comma = dim + 1, token
         elif token.text in _CLOSING:
             reader.next()
             role, closing = _CLOSING[token.text]
@@ -366,6 +366,10 @@ def parse_order(text: str) -> tuple[OrderDigit, ...]:
             found.append(OrderDigit(digit.text, "stored", dim, digit.start, digit.end))
     if not found:
         reader.fail("expected at least one digit")
+    if comma is not None and not any(item.dim == dim and item.role != "shared" for item in found):
+        raise GrammarError(
+            "expected a stored digit after the comma", comma.start, comma.end, "a comma ends a dimension: leave it out"
+        )
     seen: set[str] = set()
     for item in found:
         if item.role != "one" and item.name in seen:

@@ -7,6 +7,7 @@ two plans say that the spec stores each element once and means what it says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from layoutdsl.compile import compile_plan
@@ -28,9 +29,23 @@ def prove_spec(spec: Spec, entry: Entry, specs: Sequence[str] = ()) -> None:
     Matrices are read and written. Where fused parts only lie another way, they are written: what they are worth has
     been shown, and each element is read where the laws have it written.
     """
+    try:
+        _prove(spec, entry, specs)
+    except LayoutError as error:
+        found = (replace(one, help=_AT_FAULT) if one.code == "LP200" else one for one in error.diagnostics)
+        raise LayoutError.of(found) from None
+
+
+_AT_FAULT = "at this size the spec loses, repeats or changes an element: look at what it states of this tensor"
+
+
+def _prove(spec: Spec, entry: Entry, specs: Sequence[str]) -> None:
     _mistyped(spec, entry)
     if isinstance(spec, Module):
         sizes = {name: value for name, value in entry.items() if name in spec.axes}
+        for axis, value in sizes.items():
+            for one in value if isinstance(value, tuple) else (value,):
+                _size(one, axis)
         params = {name: value for name, value in entry.items() if name not in spec.axes}
         group = {"source.group": 64, "target.group": 64}
         compile_plan("gptq", "marlin_int4_a16", spec, sizes, params={**params, **group}, specs=specs)  # pyright: ignore
@@ -73,11 +88,15 @@ def _size(value: ParamValue | tuple[int, ...], axis: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise LayoutError(
-        f"size `{axis}` is one whole number, found {value!r:.40}",
+        f"size `{axis}` is a whole number, found {_shown(value)}",
         code="LP111",
         name="sizes",
         help=f"write {{{axis}: 64}}",
     )
+
+
+def _shown(value: object) -> str:
+    return f'the text "{value:.40}"' if isinstance(value, str) else f"{value!r:.40}".lower()
 
 
 def _settings(

@@ -196,7 +196,7 @@ class Accepts(Base):
         min_length=1, max_length=MOST, description="families: n and k are multiples of one of these"
     )
     groups: tuple[int, ...] = Field(min_length=1, max_length=MOST, description="group sizes along k; -1: one group")
-    capability: int = Field(80, description="least compute capability, times ten")
+    capability: int = Field(80, ge=20, description="least compute capability, times ten: 80 for 8.0")
 
 
 class Spec(Base, defer_build=True):

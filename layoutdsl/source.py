@@ -330,12 +330,20 @@ class _Reader:
             self.stop("LD015", f"nested deeper than {MAX_DEPTH} levels once the alias is written out", span)
         return replace(target, span=span)
 
+    def way_out(self, span: Span, key: Span | None) -> str:
+        """What to do where a value is empty; without a colon the key was likely meant as text, or as the end of one."""
+        if key is not None and (key.end_line, span.line) == (key.line, key.line):
+            between = self.lines[key.line - 1][key.end_column - 1 : span.column - 1]
+            if ":" not in between:
+                return "quote the text that this belongs to: in braces, `,`, `{` and `}` end plain text"
+        return 'leave the key out, or write "" for empty text'
+
     def scalar(self, event: yaml.ScalarEvent, span: Span, key: Span | None) -> str | int | bool:
         text: str = event.value
         if not self.is_plain(event, span):
             return text
         if text == "":
-            self.report("LD008", "this has no value", key or span, 'leave the key out, or write "" for empty text')
+            self.report("LD008", "this has no value", key or span, self.way_out(span, key))
         elif text in ("true", "false"):
             return text == "true"
         elif _INTEGER.fullmatch(text):
@@ -630,7 +638,8 @@ def _diagnostic(tree: Tree, model: type[Model], base: Route, problem: _Problem) 
             help = f"quote it: {quoted}"
     else:
         code = "LD024" if problem.kind == "grammar" else "LD023"
-        message = str(context.get("error", problem.message)).replace("Input should be ", "expected ")
+        owner = f"tensor `{_show(path[1])}`: " if code == "LD024" and path[0] == "tensors" and len(path) > 2 else ""
+        message = owner + str(context.get("error", problem.message)).replace("Input should be ", "expected ")
         if isinstance(context.get("start"), int) and isinstance(context.get("end"), int):
             within = context["start"], context["end"]
     found = tree.diagnostic(code, CODES[code], message, path, help=help, within=within, key=key)

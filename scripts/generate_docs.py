@@ -283,6 +283,8 @@ def element_codes() -> Iterator[str]:
         rows.append((f"`{name}`", str(one.bits), number(low, one.bits), number(high, one.bits)))
     yield from table(*rows)
     yield from ("", "`u4` and `u8` are shown with zero point 0, `n4` with 8.")
+    unsaid = "bytes, as bitsandbytes, torchao and compressed-tensors' int-quantized hold weights, cannot be described"
+    yield from ("", f"No code is two's complement in 8 bits: signed {unsaid} ([LD511](rules.md#ld511)).")
     yield from ("", "Storage types, and the code of a tensor that states none:", "")
     yield from table(
         ("dtype", "bits", "code"),

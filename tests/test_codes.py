@@ -213,7 +213,7 @@ def test_names(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "help"),
     [
-        ("u4b9x", "did you mean `u4b8`?"), ("e4m3fn", "did you mean `e4m3`?"), ("bfloat", "did you mean `bfloat16`?"),
+        ("u4b8x", "did you mean `u4b8`?"), ("e4m3fn", "did you mean `e4m3`?"), ("bfloat", "did you mean `bfloat16`?"),
         ("u9", None), ("u4b16", None), ("u0", None), ("", None), ("U4", None),
     ],
 )

@@ -130,10 +130,10 @@ def test_a_file_that_fails_stops_no_other(tmp_path: Path, proofs: list[Any]) -> 
     assert places == [
         "a.yaml:2:11 LD001 `:` begins a mapping where none can stand",
         "b.yaml:7:40 LD310 `u4b9x` is no element code",
-        "b.yaml:7:76 LD101 the order leaves out `n` of axis n",
-        "b.yaml:7:81 LD102 `m` is no digit of this tensor",
+        "b.yaml:7:76 LD101 the order of `w` leaves out `n` of axis n",
+        "b.yaml:7:81 LD102 `m` is no digit of tensor `w`",
         "b.yaml:8:27 LD311 `float61` is no dtype",
-        "c.yaml:8:52 LD024 expected the size of digit `gi`, as in `gi:8`, found the end of the split",
+        "c.yaml:8:52 LD024 tensor `s`: expected the size of digit `gi`, as in `gi:8`, found the end of the split",
     ]
     assert {name for name, _, _ in proofs} == {"d"}
 

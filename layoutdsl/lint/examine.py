@@ -11,14 +11,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from layoutdsl import library
-from layoutdsl.errors import Diagnostic, LayoutError
+from layoutdsl import library, resolve
+from layoutdsl.errors import Diagnostic, LayoutError, Place
+from layoutdsl.lint.formats import held, scope_of
 from layoutdsl.lint.outcome import Examined, Fault
 from layoutdsl.lint.rule import Found, Rule, rule_of, rules
-from layoutdsl.lint.subject import Subject
+from layoutdsl.lint.subject import Subject, Try
 from layoutdsl.lint.suppress import suppressions
-from layoutdsl.model import Spec
-from layoutdsl.source import Tree
+from layoutdsl.model import Format, Spec
+from layoutdsl.source import Route, Tree
 
 
 def examined(path: Path, specs: tuple[str, ...] = (), text: str | None = None) -> Examined:
@@ -107,22 +108,39 @@ def _ask(one: Examined, tree: Tree, rule: Rule, found: Callable[[], Iterable[Fou
 
 
 def _proofs(spec: Spec, tree: Tree, specs: tuple[str, ...]) -> Iterator[Diagnostic]:
-    """What the proofs of a spec at its sizes to try find; the same finding only at the first size that shows it."""
+    """What the proofs of a spec at its sizes to try find; the same finding only at the first size that shows it, and
+    one of each code where the spec states the cause."""
     from layoutdsl.logical import prove_spec
 
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, object]] = set()
     for at, entry in enumerate(spec.try_):
         try:
             prove_spec(spec, entry, specs)
         except LayoutError as error:
             for finding in error.diagnostics:
-                if (finding.code, finding.message) not in seen:
-                    seen.add((finding.code, finding.message))
-                    yield _placed(finding, tree, at)
+                placed = _placed(finding, spec, tree, at)
+                same = (finding.code, finding.message if finding.place is None else placed.span)
+                if same not in seen:
+                    seen.add(same)
+                    yield placed
 
 
-def _placed(finding: Diagnostic, tree: Tree, at: int) -> Diagnostic:
+def _placed(finding: Diagnostic, spec: Spec, tree: Tree, at: int) -> Diagnostic:
+    """A finding where the spec states its cause, else at the size that shows it."""
     if finding.span is not None:
         return finding
-    there = tree.diagnostic(finding.code, finding.name, finding.message, ("try", at))
-    return replace(there, help=finding.help)
+    path, within, place = ("try", at), None, finding.place
+    if place is not None and place.path[:1] in tree.keys:
+        path, within = _stated_at(place, spec, at), place.within
+    return tree.diagnostic(finding.code, finding.name, finding.message, path, help=finding.help, within=within)
+
+
+def _stated_at(place: Place, spec: Spec, at: int) -> Route:
+    """Its path, in the case that counts at a size to try."""
+    if not isinstance(spec, Format) or place.path[0] != "tensors":
+        return place.path
+    _, key, field = place.path
+    sizes = {name: value for name, value in spec.try_[at].items() if name in ("n", "k")}
+    params = {name: value for name, value in spec.try_[at].items() if name not in sizes}
+    scope = scope_of(Try(("try", at), resolve.bind(spec, params), sizes))  # pyright: ignore[reportArgumentType]
+    return next((one.path(str(field)) for one in held(spec, scope) if one.key == key), place.path)

@@ -22,6 +22,8 @@ EXTENTS = ("n", "k", "group", "groups")
 _OF_A_WEIGHT = ("codes", "zero_point", "scale", "global_scale")
 _MOST_CHOICES = 512
 _USUAL_GROUPS = (-1, 32, 128)
+_ENDLESS = ("int", "names")
+"""Types of parameters that may have any value, unless these are listed."""
 
 
 class Stated(NamedTuple):
@@ -121,9 +123,18 @@ def code_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> Code | None:
 
 def dtype_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> str | None:
     """The storage type that is written, where its name is one."""
-    first = tensor.dtype[0] if isinstance(tensor.dtype, tuple) else tensor.dtype
+    return _dtype(tensor.dtype[0] if isinstance(tensor.dtype, tuple) else tensor.dtype, scope)
+
+
+def dtypes_of(tensor: Tensor, scope: Mapping[str, ParamValue]) -> tuple[str, ...]:
+    """All storage types that a file may have, where their names are some."""
+    stated = tensor.dtype if isinstance(tensor.dtype, tuple) else (tensor.dtype,)
+    return tuple(found for one in stated if (found := _dtype(one, scope)) is not None)
+
+
+def _dtype(template: Template, scope: Mapping[str, ParamValue]) -> str | None:
     try:
-        name = first.fill(scope)
+        name = template.fill(scope)
     except GrammarError:
         return None
     return name if name in DTYPE_BITS else None
@@ -180,13 +191,41 @@ def choices(spec: Format, asked: Iterable[str] | None = None) -> Iterator[dict[s
 
 def matrices(spec: Format) -> list[dict[str, int]]:
     """n, k, group and groups of matrices that tell conditions apart: one group and several, n and k near and far."""
-    groups = spec.accepts.groups if isinstance(spec, Kernel) else _groups(spec)
+    groups = _stated_groups(spec) or _USUAL_GROUPS
     return [
         {"n": n, "k": k, "group": max(group, 0), "groups": -(-k // group) if group > 0 else 1}
         for group in groups
         for k in sorted({group if group > 0 else 128, max(2 * group, 256), 1 << 16})
         for n in (128, 256, 1 << 16)
     ]
+
+
+def always(spec: Format, tensor: Tensor, condition: Expr, there: Iterable[Mapping[str, ParamValue]]) -> bool:
+    """Whether a condition holds wherever the tensor is there: in these scopes, and with extents near its numbers."""
+    if not all(holds(condition, scope) for scope in there):
+        return False
+    asked = {name for one in (condition, *([tensor.when] if tensor.when else [])) for name, _, _ in one.names()}
+    if any(param.type in _ENDLESS and not param.values for name, param in spec.params.items() if name in asked):
+        return False
+    near = {around for at in numbers(condition) for around in (at - 1, at, at + 1) if around > 0} | {1, 2, 1 << 16}
+    free = {name: sorted(near) for name in EXTENTS if name in asked}
+    if "group" in free:
+        free["group"] = [max(group, 0) for group in _stated_groups(spec)] or [0, *free["group"]]
+    for scope in there:
+        for values in islice(product(*free.values()), _MOST_CHOICES):
+            changed = {**scope, **dict(zip(free, values))}
+            if (tensor.when is None or holds(tensor.when, changed)) and not holds(condition, changed):
+                return False
+    return True
+
+
+def numbers(condition: Expr) -> Iterator[int]:
+    """Every number that stands in an expression."""
+    if condition.op == "int":
+        yield condition.args[0]
+    for arg in condition.args:
+        if isinstance(arg, Expr):
+            yield from numbers(arg)
 
 
 def scope_of(entry: Try) -> dict[str, ParamValue]:
@@ -196,10 +235,12 @@ def scope_of(entry: Try) -> dict[str, ParamValue]:
     return {**entry.params, "n": n, "k": k, "group": max(group, 0), "groups": -(-k // group) if group > 0 else 1}
 
 
-def _groups(spec: Format) -> tuple[int, ...]:
+def _stated_groups(spec: Format) -> tuple[int, ...]:
+    """The groups that a format has at all; none where any number may be one."""
+    if isinstance(spec, Kernel):
+        return spec.accepts.groups
     param = spec.params.get("group")
-    stated = [value for value in (param.values if param is not None else ()) if isinstance(value, int)]
-    return tuple(stated) or _USUAL_GROUPS
+    return tuple(value for value in (param.values if param is not None else ()) if isinstance(value, int))
 
 
 def _values(param: Param) -> tuple[ParamValue, ...]:

@@ -41,7 +41,7 @@ def _examined(data: dict[str, Any]) -> Examined:
     )
 
 
-def _diagnostic(span: Any, source: Any, fix: Any, **fields: Any) -> Diagnostic:
+def _diagnostic(span: Any, source: Any, fix: Any, place: None, **fields: Any) -> Diagnostic:
     edit = Edit(Span(**fix["span"]), fix["text"]) if fix else None
     return Diagnostic(span=Span(**span) if span else None, source=tuple(source), fix=edit, **fields)
 

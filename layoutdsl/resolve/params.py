@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -104,7 +105,9 @@ def _checked(spec: str, name: str, param: Param, value: ParamValue) -> ParamValu
     expected = allowed or {"bool": "true or false", "int": "a positive number", "names": "names apart by commas"}.get(
         param.type, "a positive number, or -1 for one group over the whole axis"
     )
-    shown = str(value).lower() if isinstance(value, bool) else f'the text "{value}"' if value in _LIKE_BOOLS else value
+    shown = str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, str) and _READS_OTHERWISE.fullmatch(value):
+        shown = f'the text "{value}"'
     raise LayoutError(
         f"parameter `{name}` of `{spec}` cannot be {shown}",
         code="LP102",
@@ -113,7 +116,8 @@ def _checked(spec: str, name: str, param: Param, value: ParamValue) -> ParamValu
     )
 
 
-_LIKE_BOOLS = ("true", "false", "True", "False")
+_READS_OTHERWISE = re.compile(r"[Tt]rue|[Ff]alse|-?[0-9]+")
+"""Text that would be a boolean or a number without quotes."""
 
 
 def _is_extent(param: Param, value: ParamValue) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named
-from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.codes import CODE_OF_DTYPE, DTYPE_BITS, Code, code_named, meant
+from layoutdsl.errors import LayoutError, Place, did_you_mean
 from layoutdsl.grammar import Expr, Template
 from layoutdsl.layout import Chain, View
 from layoutdsl.model import Format, ParamValue, Tensor
@@ -70,6 +70,7 @@ class Side(NamedTuple):
             code="LD404",
             name="part-order-unstated",
             help="add that order to `parts.orders` of the spec",
+            place=Place(("parts", "orders")),
         )
 
     def scope(self, matrix: Matrix, group: int | None = None) -> dict[str, ParamValue]:
@@ -187,12 +188,20 @@ def _split(tensor: Tensor, axis: str, scope: Mapping[str, ParamValue], key: str)
     digits: list[tuple[str, int]] = []
     for digit in reversed(split.digits[1:]):
         size = _number(digit.size, scope, key)
-        if size < 0 or size > MAX_EXTENT:
+        if size < 0 or size > MAX_EXTENT or (size == 0 and not _counts_groups(digit.size)):
             raise LayoutError(
-                f"digit `{digit.name}` of tensor `{key}` has the size {size}", code="LD105", name="digit-size"
+                f"digit `{digit.name}` of tensor `{key}` has the size {size}",
+                code="LD105",
+                name="digit-size",
+                help="a digit counts one element at least; only a group may be 0, which is one over the whole axis",
+                place=Place(("tensors", key, "split"), (digit.start, digit.end)),
             )
         digits.append((digit.name, size))
     return (*digits, (split.digits[0].name, 0))
+
+
+def _counts_groups(size: Expr | None) -> bool:
+    return size is not None and any(name in ("group", "groups") for name, _, _ in size.names())
 
 
 def _axis(split: _Split, extent: int) -> _Axis:
@@ -273,6 +282,7 @@ def _place(
             f"tensor `{key}` stores parts of unequal widths, so `p` must stand first in its order",
             code="LD403",
             name="part-digit-inside",
+            place=Place(("tensors", key, "order")),
         )
     at = [chains[position if len(chains) > 1 else 0] for position in range(len(parts))]
     views = tuple(View(n_chain, offset, spread.step, base) for (n_chain, _, base), offset in zip(at, spread.offsets))
@@ -429,11 +439,14 @@ def _chains(
             help=f"store it, or write ({missing[0]}) where its elements share one stored value",
         )
     if tensor.role != "weight_shape" and word * code.bits != DTYPE_BITS[dtypes[0]]:
+        width = DTYPE_BITS[dtypes[0]]
+        holds = f"which holds {width // code.bits}" if width % code.bits == 0 else "which they never fill"
         raise LayoutError(
-            f"tensor `{key}` packs {word} codes of {code.bits} bits in a {dtypes[0]} of {DTYPE_BITS[dtypes[0]]} bits",
+            f"tensor `{key}` packs {word} codes of {code.bits} bits in a {dtypes[0]} of {width} bits, {holds}",
             code="LD302",
             name="word-width",
             help="state `code:`, or let the digits in braces fill the word",
+            place=Place(("tensors", key, "order")),
         )
     return n.chain(strides), k.chain(strides), stride, tuple([dims[dim] for dim in sorted(dims)])
 
@@ -447,24 +460,41 @@ def _code(tensor: Tensor, scope: Mapping[str, ParamValue], key: str) -> tuple[Co
                 f"tensor `{key}` has the unknown dtype `{dtype}`",
                 code="LD311",
                 name="unknown-dtype",
-                help=did_you_mean(dtype, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
+                place=Place(("tensors", key, "dtype")),
+                help=meant(dtype, DTYPE_BITS) or f"dtypes: {', '.join(DTYPE_BITS)}",
             )
         if DTYPE_BITS[dtype] != DTYPE_BITS[dtypes[0]] and tensor.role != "weight_shape":
             raise LayoutError(
                 f"tensor `{key}` has dtypes of different widths: {', '.join(dtypes)}",
                 code="LD311",
                 name="unknown-dtype",
+                place=Place(("tensors", key, "dtype")),
             )
     if tensor.code is not None:
-        return code_named(filled(tensor.code, scope, f"tensor `{key}`")), dtypes
+        return _code_named(filled(tensor.code, scope, f"tensor `{key}`"), key), dtypes
     if dtypes[0] not in CODE_OF_DTYPE:
         raise LayoutError(
             f"tensor `{key}` of dtype {dtypes[0]} states no code",
             code="LD310",
             name="unknown-code",
             help="add `code:`, such as u4b8 or e8m0",
+            place=Place(("tensors", key, "dtype")),
         )
     return code_named(CODE_OF_DTYPE[dtypes[0]]), dtypes
+
+
+def _code_named(name: str, key: str) -> Code:
+    try:
+        return code_named(name)
+    except LayoutError as error:
+        found = error.diagnostics[0]
+        raise LayoutError(
+            f"{found.message}, in tensor `{key}`",
+            code=found.code,
+            name=found.name,
+            help=found.help,
+            place=Place(("tensors", key, "code")),
+        ) from None
 
 
 def _shape(
@@ -483,7 +513,10 @@ def _shape(
         shape = tuple(_number(dim, scope, key) for dim in tensor.shape)
         if tensor.role != "weight_shape" and math.prod(shape) != elements:
             raise LayoutError(
-                f"tensor `{key}` reports the shape {list(shape)} for {elements} elements", code="LD303", name="shape"
+                f"tensor `{key}` reports the shape {list(shape)} for {elements} elements",
+                code="LD303",
+                name="shape",
+                place=Place(("tensors", key, "shape")),
             )
         return shape
     shape = list(dims)

@@ -1,9 +1,11 @@
-"""A tensor is never there, or one of its cases never counts, whatever the parameters are.
+"""A tensor is never there, or what it or one of its cases states never counts, whatever the parameters are.
 
 ## Why is this bad
 
 The first case whose condition holds counts. Where an earlier one holds wherever this one does, or where the condition
-contradicts the values of its parameters, what the case states is never used, and no size to try can prove it.
+contradicts the values of its parameters, what the case states is never used, and no size to try can prove it. Where a
+condition always holds, the same is true of what the tensor itself states: `group != -1` looks as if it left out one
+group, but that is 0 in conditions.
 
 ## Example
 
@@ -22,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import choices, holds, names
+from layoutdsl.lint.formats import always, choices, holds, names
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-from layoutdsl.model import Format
+from layoutdsl.model import Case, Format, Tensor
 
 
 def check(subject: Subject) -> Iterator[Found]:
@@ -56,4 +58,18 @@ def check(subject: Subject) -> Iterator[Found]:
                     path,
                     help="put the narrower condition first",
                 )
+            elif (own := _both(tensor, case)) and always(subject.spec, tensor, case.when, there):
+                yield Found(
+                    f"case {at + 1} of `{key}` is always taken: its condition holds for all parameters and all sizes, "
+                    f"so what the tensor itself states as {' and '.join(f'`{name}`' for name in own)} is never used",
+                    path,
+                    help="one group is 0 in conditions, not -1; write `groups > 1` where there are several"
+                    if names([case.when]) & {"group", "groups"}
+                    else "state it of the tensor itself, without a case",
+                )
             left = [scope for scope in left if not holds(case.when, scope)]
+
+
+def _both(tensor: Tensor, case: Case) -> list[str]:
+    """What a tensor states itself, and its case anew."""
+    return [name for name, value in case if name != "when" and None not in (value, getattr(tensor, name))]

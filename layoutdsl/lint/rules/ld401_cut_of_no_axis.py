@@ -1,9 +1,10 @@
-"""Ranks may cut an axis that the module does not have, or expert-parallel ranks one that does not count experts.
+"""Ranks may cut an axis that the module does not have, or those of one kind the axis of the other.
 
 ## Why is this bad
 
 A parameter that says which axis ranks cut is tried with one value at a time, so a wrong one among the others is found
-by the first user who sets it. Expert-parallel ranks share whole experts; any other axis is for tensor-parallel ranks.
+by the first user who sets it. Expert-parallel ranks share whole experts; any other axis is for tensor-parallel ranks,
+which would each hold all experts, uncut, where they name theirs.
 
 ## Example
 
@@ -48,4 +49,13 @@ def check(subject: Subject) -> Iterator[Found]:
                     f"expert-parallel ranks share experts, not axis `{axis}`: {counted}",
                     path,
                     help="let `experts` and `ranks.ep` name the same axis",
+                )
+            elif kind == "tp" and axis == spec.experts:
+                inside = [name for name in spec.axes if name != axis]
+                yield Found(
+                    f"tensor-parallel ranks cut inside experts, but `{axis}` counts them: each rank would hold all "
+                    "experts, uncut",
+                    path,
+                    help=f"let `ranks.ep` name `{axis}` and `ranks.tp` one of {', '.join(inside)}, "
+                    "or `none`",
                 )

@@ -47,10 +47,22 @@ def check(subject: Subject) -> Iterator[Found]:
 
 def _found(one: Stated, wrong: Misread) -> Found:
     what, order = _WHAT[one.tensor.role], "one group" if wrong.has_several else "several"
+    lands = f"the {what} of {wrong.stands} would stand where the kernel reads {wrong.read}"
+    others = f"{wrong.count - 1} more of its {wrong.total} {what}s would"
+    if wrong.due is not None:
+        said = f"{wrong.matrix} and gets the order of {order}; {lands}, as {others}"
+        help = f"write `{wrong.due}`: it counts the groups of the very matrix, padded"
+    else:
+        gets = "gets the order of this case, others of that group do not"
+        if not wrong.taken:
+            gets = "does not get the order of this case, others of that group do"
+        said = f"{wrong.matrix} and {gets}; where that is wrong, {lands}, as {others}"
+        help = (
+            "write `groups > 1` if the kernel reads several groups in the order of the case, `groups == 1` if it reads "
+            "one group so"
+        )
     return Found(
-        f"the number of groups does not decide the order of `{one.key}`: {wrong.matrix} and gets the order of "
-        f"{order}; the {what} of {wrong.stands} would stand where the kernel reads {wrong.read}, as {wrong.count - 1} "
-        f"more of its {wrong.total} {what}s would",
+        f"the number of groups does not decide the order of `{one.key}`: {said}",
         ("tensors", one.key, "cases", one.case, "when"),
-        help=f"write `{wrong.due}`: it counts the groups of the very matrix, padded",
+        help=help,
     )

@@ -26,6 +26,8 @@ from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Format
 
+EXPLAINS = ("LP200",)
+
 
 def check(subject: Subject) -> Iterator[Found]:
     spec = subject.spec

@@ -26,6 +26,8 @@ from layoutdsl.lint.subject import Subject
 from layoutdsl.model import Format
 from layoutdsl.source import Route
 
+EXPLAINS = ("LP200",)
+
 
 def check(subject: Subject) -> Iterator[Found]:
     if not isinstance(subject.spec, Format):

@@ -3,7 +3,8 @@
 ## Why is this bad
 
 A zero point is a code itself, the one that stands for zero. With fewer bits it cannot name all of them, and with more
-it can name some that do not exist; writers use the same width for both.
+it can name some that do not exist; writers use the same width for both. Zero points that stand in a byte each are not
+meant: those of 4 bits leave its upper half unused.
 
 ## Example
 
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from layoutdsl.lint.formats import code_of
+from layoutdsl.codes import DTYPE_BITS
+from layoutdsl.lint.formats import code_of, dtype_of
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
 from layoutdsl.source import Route
@@ -33,6 +35,8 @@ def check(subject: Subject) -> Iterator[Found]:
             continue
         codes, zero = (code_of(roles[role].tensor, scope) for role in ("codes", "zero_point"))
         if codes is None or zero is None or not codes.is_weight_integer or codes.bits == zero.bits:
+            continue
+        if zero.bits > codes.bits and zero.bits == DTYPE_BITS.get(dtype_of(roles["zero_point"].tensor, scope) or ""):
             continue
         path = roles["zero_point"].path("code" if roles["zero_point"].tensor.code else "dtype")
         if path not in seen:

@@ -7,13 +7,13 @@ place, shares one with another, or changes its value on the way. [The laws](laws
 
 ## Example
 
-    split: "k = kw kp:8"
-    order: "kw (n) {kp}"    # all outputs share their codes
+    split: "k = g gi:32"
+    order: "gi, n (g)"    # all groups share their scales
 
 ## Use instead
 
-    split: "k = kw kp:8"
-    order: "kw, n {kp}"
+    split: "k = g gi:32"
+    order: "g, n (gi)"
 """
 
 ALSO = (
