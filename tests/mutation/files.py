@@ -202,6 +202,10 @@ NOWHERE = {
 """Parameters with which there is no file: blocks have a size, and the groups of some formats are of one."""
 
 
+ONE_GROUP = {"mxfp4": 32, "mxfp8": 32, "nvfp4": 16}
+"""Inputs of a matrix of one group, where 128 would be several."""
+
+
 def checkpoints(spec: str) -> Iterator[Drawn]:
     """The files that a checkpoint spec is held against: the last groups, words and blocks are short."""
     for at, form in enumerate(FORMS[spec]):
@@ -217,6 +221,7 @@ def checkpoints(spec: str) -> Iterator[Drawn]:
         yield checkpoint(form, "apart", (12, 16, 8), k)
         if not at:
             yield checkpoint(form, "stacked", (8,) * 8, k)
+    yield checkpoint(FORMS[spec][0], "", (16,), ONE_GROUP.get(spec, 128))
     by_itself = checkpoint(FORMS[spec][0], "apart", (16, 8), 100)
     yield by_itself._replace(params=dict(FORMS[spec][0].params))
 
