@@ -21,6 +21,11 @@ def near(path: Path, here: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
+def real(path: Path) -> Path:
+    """Where a path leads; a link that leads to itself stays as it is, so that opening it says so."""
+    return Path(os.path.realpath(path))
+
+
 def package() -> Path:
     """The folder of layoutdsl's own code."""
     return _PACKAGE

@@ -119,6 +119,20 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 # --- what is found ----------------------------------------------------------------------------------------------------
 
 
+def test_a_link_to_itself_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    found, files = lint([str(tmp_path)])
+    assert ([finding.code for finding in found], files) == (["LD002"], 1)
+    assert "too many levels of symbolic links" in found[0].message
+
+
+def test_a_folder_is_no_spec(tmp_path: Path, proofs: list[Any]) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    write(tmp_path / "folder.yaml" / "a.yaml")
+    found, files = lint([str(tmp_path)], (str(tmp_path),))
+    assert (heads(found), files) == ([], 1)
+
+
 def test_a_file_that_fails_stops_no_other(tmp_path: Path, proofs: list[Any]) -> None:
     write(tmp_path / "a.yaml", **{"version:": "version"})
     write(tmp_path / "b.yaml", u4b8="u4b9x", float16="float61", **{"kw, n": "kw, m"})

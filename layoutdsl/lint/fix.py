@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from layoutdsl.errors import Diagnostic, Edit, Span
+from layoutdsl.folders import real
 from layoutdsl.lint.suppress import OF_COMMENTS
 
 ROUNDS = 8
@@ -52,7 +53,7 @@ def read(path: Path) -> str:
 
 def write(path: Path, text: str) -> None:
     """Put the text in the place of the file, which is never seen half written."""
-    path = path.resolve()
+    path = real(path)
     with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
         stream.write(text.encode())
     os.chmod(stream.name, path.stat().st_mode)

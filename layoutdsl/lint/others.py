@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layoutdsl.errors import LayoutError
-from layoutdsl.folders import near
+from layoutdsl.folders import near, real
 from layoutdsl.library import files, kind_of, read_tree
 from layoutdsl.model import Spec
 from layoutdsl.source import Tree
@@ -19,9 +19,9 @@ Text = Mapping[str, Any]
 def others(spec: Spec, own: Path, specs: tuple[str, ...]) -> Iterator[tuple[str, Text]]:
     """Name and text of every spec of the same kind but that of the file `own`, shipped or in the folders `specs`,
     without documentation."""
-    kind, own = kind_of(spec), own.resolve()
-    for path, real in _paths(specs, Path.cwd()):
-        if real == own:
+    kind, own = kind_of(spec), real(own)
+    for path, place in _paths(specs, Path.cwd()):
+        if place == own:
             continue
         try:
             tree = read_tree(path, specs=specs)
@@ -38,7 +38,7 @@ def _paths(specs: tuple[str, ...], here: Path) -> tuple[tuple[Path, Path], ...]:
 
     They are listed once: a new one is found by its own linting.
     """
-    return tuple((near(path, here), path.resolve()) for path in files(specs))
+    return tuple((near(path, here), real(path)) for path in files(specs))
 
 
 _PLAIN: dict[str, Text] = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdsl.errors import Diagnostic, Span
+from layoutdsl.folders import real
 from layoutdsl.lint.rule import rule_of
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ FORMATS: dict[str, Callable[[Outcome], str]] = {
 
 def uri(file: str) -> str:
     """A file as GitHub names it: relative to the repository's checkout (or the current folder), forward slashes."""
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").resolve()
-    path = Path(file).resolve()
+    root, path = real(Path(os.environ.get("GITHUB_WORKSPACE") or ".")), real(Path(file))
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 

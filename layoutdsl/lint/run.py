@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from layoutdsl.errors import Diagnostic
-from layoutdsl.folders import near, shipped
+from layoutdsl.folders import near, real, shipped
 from layoutdsl.lint.outcome import Examined, Fault, Outcome
 from layoutdsl.lint.select import EVERY, Selection
 from layoutdsl.lint.suppress import applied
@@ -42,7 +42,7 @@ def run(
     roots = [(root, list(_expanded(root))) for root in [Path(path) for path in paths] or [*map(Path, specs), shipped()]]
     places: dict[Path, Path] = {}
     for path in (path for _, files in roots for path in files):
-        places.setdefault(path.resolve(), path)
+        places.setdefault(real(path), path)
     left = dict(zip(places.values(), examine(tuple(places.values()), tuple(specs))))
     found: list[Diagnostic] = []
     faults: list[Fault] = []
@@ -69,11 +69,11 @@ def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
 
 
 def _expanded(root: Path) -> Iterator[Path]:
-    """A file itself, or all specs of a folder, written relative to the current folder where they stand inside it."""
+    """A file itself, or all files of a folder, written relative to the current folder where they stand inside it."""
     here = Path.cwd()
     for path in sorted(root.rglob("*.yaml")) if root.is_dir() else [root]:
         inside = path.relative_to(root).parts
-        if "names" not in inside and not any(part.startswith(".") for part in inside):
+        if "names" not in inside and not any(part.startswith(".") for part in inside) and (path == root or not path.is_dir()):
             yield near(path, here)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from layoutdsl import settings
+from layoutdsl.folders import real
 from layoutdsl.lint.select import ALL, Selection, unknown
 from layoutdsl.settings import Table
 
@@ -65,7 +66,7 @@ class Nearest:
     known: dict[Path, Choices] = field(default_factory=dict)
 
     def at(self, folder: Path) -> Choices:
-        folder = folder.resolve()
+        folder = real(folder)
         if folder not in self.known:
             self.known[folder] = self.flags.over(choices_in(settings.nearest(folder)))
         return self.known[folder]
