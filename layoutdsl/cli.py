@@ -174,6 +174,10 @@ def _once(pairs: Sequence[tuple[str, Item]], flag: str) -> dict[str, Item]:
 
 def folders(given: Sequence[str] | None) -> tuple[str, ...]:
     """The user's folders of specs: those given, else those of the nearest pyproject.toml that speaks of us."""
+    for folder in given or ():
+        if not Path(folder).is_dir():
+            raise LayoutError(f"`{folder}` is no folder of specs", code="LP105", name="no-such-folder", help=(
+                "--specs names folders of YAML files"))
     return tuple(given) if given else settings.folders()
 
 

@@ -249,6 +249,16 @@ def test_settings_that_mean_nothing_are_refused(lint: Any, tmp_path: Path, text:
     assert (done.status, done.out, done.err) == (2, "", f"layoutdsl: {where} {sentence}\n")
 
 
+def test_a_folder_of_specs_that_is_not_there_is_no_fault_of_ours(lint: Any, tmp_path: Path) -> None:
+    write("a.yaml")
+    done = lint("a.yaml", "--specs", "none")
+    assert (done.status, done.out) == (1, "") and done.err.startswith("LP105 no-such-folder: `none` is no folder of specs")
+    settings("pyproject.toml", '[tool.layoutdsl]\nspecs = ["none"]\n')
+    done = lint("a.yaml")
+    said = f"layoutdsl: {tmp_path}/pyproject.toml:2: [tool.layoutdsl] specs names `none`, and there is no folder "
+    assert (done.status, done.out, done.err) == (2, "", f"{said}{tmp_path}/none\n")
+
+
 # --- mending ----------------------------------------------------------------------------------------------------------
 
 
