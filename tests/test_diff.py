@@ -518,6 +518,17 @@ def test_as_the_diff_of_git(repository: Path) -> None:
     assert "specs/none.yaml: the layouts cannot be compared" in git("diff", GIT_EXTERNAL_DIFF=command)
 
 
+def test_git_may_have_enough(repository: Path) -> None:
+    """A status of ours that is not 0 git takes for the death of its program, and says so."""
+    with subprocess.Popen(
+        ["git", "-c", f"diff.external={sys.executable} -m layoutdsl diff", "diff", "specs/small.yaml"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT), "GIT_PAGER": "cat"},
+    ) as done:  # fmt: skip
+        assert done.stdout is not None and done.stderr is not None
+        done.stdout.close()
+        assert done.stderr.read() == b""
+
+
 def test_as_a_difftool(repository: Path) -> None:
     said = git("difftool", "--no-prompt", "-x", f"{sys.executable} -m layoutdsl diff", "--", "specs/small.yaml")
     assert "digits `nt` and `k1` change places" in said

@@ -31,6 +31,8 @@ try: [{{n: 64, k: 120}}, {{n: 64, k: 120}}]
 """
 LIST = "try: [{n: 64, k: 120}, {n: 64, k: 120}]"
 
+ROOT = str(Path(__file__).resolve().parent.parent)
+
 
 class Done:
     def __init__(self, status: int, out: str, err: str) -> None:
@@ -348,6 +350,14 @@ def test_edits_that_overlap_wait_for_the_next_round() -> None:
     edits = [Edit(Span("a", 1, 1, 1, 4), "x"), Edit(Span("a", 1, 3, 1, 6), "y"), Edit(Span("a", 1, 6, 2, 1), "")]
     assert fix.fixed("abcdef\ng", edits) == ("xdeg", 2)
     assert fix.fixed("abc", [Edit(Span("a", 2, 1, 3, 1), "z")]) == ("abcz", 1)
+
+
+@pytest.mark.parametrize("form", ["text", "sarif"])
+def test_output_that_is_closed(lint: Any, form: str) -> None:
+    write("a.yaml")
+    command = f"{sys.executable} -m layoutdsl lint a.yaml --output-format {form} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 # --- exit status ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """How findings are said: text, concise, JSON, GitHub's annotations, SARIF."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,6 +223,15 @@ def test_every_log_is_valid(outcome: Outcome) -> None:
     run = valid(report.sarif(outcome))
     assert len(run["results"]) == len(outcome.findings)
     assert run["invocations"][0]["executionSuccessful"] is not bool(outcome.faults)
+
+
+def test_a_name_that_is_not_utf8(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"bad\xff.yaml")
+    (folder / name).write_text(BAD)
+    assert cli.main(["lint", name, "--output-format", "sarif"]) == 1
+    assert '"uri": "bad%FF.yaml"' in capsys.readouterr().out
+    for form in FORMATS:
+        assert cli.main(["lint", str(folder), "--output-format", form]) == 1
 
 
 def prints(text: str) -> dict[str, str]:

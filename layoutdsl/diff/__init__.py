@@ -76,11 +76,7 @@ def command(args: argparse.Namespace) -> int:
     """
     count = len(args.versions)
     if count in FROM_GIT:
-        try:
-            _of_git(args)
-        except LayoutError as error:
-            print(f"{args.versions[0]}: the layouts cannot be compared\n{error}")
-        return 0
+        return _shown_to_git(args)
     if count > 2:
         print(f"layoutdsl: one or two versions are compared, {count} are given", file=sys.stderr)
         return 2
@@ -88,6 +84,19 @@ def command(args: argparse.Namespace) -> int:
     if count == 2:
         return _told(args, versions.opened(args.versions[0], args.specs), after)
     return _told(args, versions.committed(args.versions[0], args.specs), after)
+
+
+def _shown_to_git(args: argparse.Namespace) -> int:
+    try:
+        try:
+            _of_git(args)
+        except LayoutError as error:
+            print(f"{args.versions[0]}: the layouts cannot be compared\n{error}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Git's reader has enough; nothing may be written when the interpreter closes its output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _of_git(args: argparse.Namespace) -> None:
