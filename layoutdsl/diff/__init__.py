@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from layoutdsl.diff import modules, versions
 from layoutdsl.diff.compare import Difference, difference
 from layoutdsl.diff.data import data_of
 from layoutdsl.diff.picture import drawing_of
+from layoutdsl.diff.settings import Size
 from layoutdsl.diff.text import markdown_of, text_of
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.model import Module
@@ -122,17 +123,40 @@ def _told(args: argparse.Namespace, before: versions.Version, after: versions.Ve
     specs = before.spec, after.spec
     modular = [spec for spec in specs if isinstance(spec, Module)]
     sizes = _known("size", args.size, [axis for spec in modular for axis in spec.axes] or ["n", "k"])
+    _refuse_nothing(sizes)
     own = [] if modular else ["parts", "names"]
     params = _known("param", args.param, [*own, *(name for spec in specs for name in spec.params)])
     if modular:
         found = modules.difference(before, after, sizes, params)
     else:
         found = difference(before, after, sizes, params, args.specs)
+    if not found.settings:
+        raise _not_compared(found)
     if args.svg:
         svg.write(args.svg, drawing_of(found))
         print(f"{args.svg}: {found.before.label} -> {found.after.label}", file=sys.stderr)
     print(_printed(args.output_format, found))
     return 0 if found.is_same else 1
+
+
+def _refuse_nothing(sizes: Mapping[str, Size]) -> None:
+    """Else the first parameter at hand would be blamed."""
+    for axis, size in sizes.items():
+        if 0 in (size if isinstance(size, tuple) else (size,)):
+            raise LayoutError(
+                f"size `{axis}` cannot be 0", code="LP111", name="sizes", help="expected a whole number from 1"
+            )
+
+
+def _not_compared(found: Difference) -> LayoutError:
+    """What to say where no element of one version was held against one of the other: nothing is known of them."""
+    whys = [f"{refusal.label} has no layout at {refusal.settings[0]}: {refusal.message}" for refusal in found.refusals]
+    return LayoutError(
+        f"`{found.before.spec.name}` and `{found.after.spec.name}` cannot be compared: no setting suits both",
+        code="LP192",
+        name="nothing-compared",
+        help="; ".join([*whys[:2], "--size and --param give what suits both"]),
+    )
 
 
 def _printed(form: str, found: Difference) -> str:
