@@ -101,6 +101,8 @@ def test_codes_beginnings_and_names_select(lint: Any, argv: tuple[str, ...], fou
         ("ld904", "no rule has the code or name `ld904`: did you mean `LD904`?"),
         ("LE", "no rule has the code or name `LE`"),
         ("LD904,LD77", "no rule has the code or name `LD77`"),
+        ("", "expected codes or names, found ``"),
+        (" , ", "expected codes or names, found ` , `"),
     ],
 )
 @pytest.mark.parametrize("flag", ["--select", "--extend-select", "--ignore"])
@@ -108,6 +110,13 @@ def test_what_selects_nothing_is_refused(lint: Any, flag: str, word: str, said: 
     done = lint(flag, word)
     assert (done.status, done.out) == (2, "")
     assert f"argument {flag}: {said}" in done.err
+
+
+def test_no_path_is_not_the_current_folder(lint: Any) -> None:
+    write("a.yaml")
+    done = lint("")
+    assert (done.status, done.out) == (2, "")
+    assert "argument PATH: expected a file or folder, found nothing" in done.err
 
 
 def test_what_keeps_a_spec_from_being_read_is_always_said(lint: Any) -> None:
@@ -239,6 +248,7 @@ def test_settings_of_a_run(lint: Any) -> None:
         ("[tool.layoutdsl.lint]\nfix = 1\n", ":2", "lint fix must be true or false"),
         ("[tool.layoutdsl]\nlint = 1\n", ":2", " lint must be a table"),
         ("[tool.layoutdsl]\nlnt = {}\n", ":2", " has no key `lnt`: did you mean `lint`?"),
+        ("[tool.layoutdsl.lint]\nselect = []\n", ":2", "lint select must name codes or names: with none, nothing would be found"),
         ("[tool]\nlayoutdsl.lint.select = 1\n", "", "lint select must be a list of codes and names"),
     ],
 )

@@ -21,7 +21,7 @@ CLEAN, FINDINGS, FAILED = 0, 1, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", metavar="PATH", help=(
+    parser.add_argument("paths", nargs="*", type=_path, metavar="PATH", help=(
         "files or folders (default: all shipped specs and your own)"))
     parser.add_argument("--select", action="append", type=_words, metavar="CODES", help=(
         "codes, beginnings of codes or names, apart by commas, whose findings are wanted (default: ALL)"))
@@ -100,7 +100,15 @@ def _words(text: str) -> tuple[str, ...]:
     for word in words:
         if (sentence := unknown(word)) is not None:
             raise argparse.ArgumentTypeError(sentence)
+    if not words:
+        raise argparse.ArgumentTypeError(f"expected codes or names, found `{text}`")
     return words
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a file or folder, found nothing; `.` is the current folder")
+    return text
 
 
 def _flat(given: list[tuple[str, ...]]) -> tuple[str, ...]:

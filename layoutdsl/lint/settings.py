@@ -84,6 +84,8 @@ def choices_in(table: Table | None) -> Choices:
     words = {key: own.texts(key, "codes and names") for key in WORDS if key in own.values}
     for key, given in words.items():
         _refuse_unknown(own, key, given)
+    if words.get("select") == () and not words.get("extend-select"):
+        own.refuse("select", "select must name codes or names: with none, nothing would be found")
     form: Any = own.values.get("output-format")
     if form is not None and form not in FORMATS:
         own.refuse("output-format", f"output-format must be one of {', '.join(FORMATS)}")
