@@ -138,7 +138,12 @@ def test_what_keeps_a_spec_from_being_read_is_always_said(lint: Any) -> None:
         (f"{LIST} #layoutdsl:ignore[ tried-twice ]  why not", []),
         (f"# layoutdsl: ignore[LD904] why not\n{LIST}", []),
         (f"# layoutdsl: ignore[LD904] why not\n# more of it\n{LIST}", []),
-        (f"# layoutdsl: ignore[LD904] why not\n\n{LIST}", ["LD040", "LD904"]),
+        (f"# layoutdsl: ignore[LD904] why not\n\n{LIST}", []),
+        (f"# layoutdsl: ignore[LD904] why not\n\n# more of it\n\n{LIST}", []),
+        (f"# layoutdsl: ignore[LD904] why not\nx-a: 1\n{LIST}", ["LD040", "LD904"]),
+        (f"{LIST}  # LayoutDSL: ignore[LD904] why not", []),
+        (f"{LIST}  # LayoutDSL: ignores[LD904] why not", ["LD904", "LD042"]),
+        (f"{LIST}\n\n# layoutdsl: ignore[LD904] below\n\n", ["LD904", "LD040"]),
         (f"{LIST}\n# layoutdsl: ignore[LD904] below", ["LD904", "LD040"]),
         (f"# layoutdsl: ignore-file[LD904] why not\n\n\n{LIST}", []),
         (f"{LIST}\n# layoutdsl: ignore-file[LD904] why not", []),
@@ -327,6 +332,13 @@ def test_all_else_in_a_file_stays(lint: Any, end: str, mark: str) -> None:
         (f"{LIST}  # layoutdsl: ignore[LD904, LD030] why", f"{LIST}  # layoutdsl: ignore[LD904] why"),
         (f"{LIST}  # layoutdsl: ignore[LD030, LD904] why", f"{LIST}  # layoutdsl: ignore[LD904] why"),
         (f"{LIST}  # layoutdsl: ignore[tried-twise] why", f"{LIST}  # layoutdsl: ignore[tried-twice] why"),
+        (f"{LIST}  # layoutdsl: ignore[LD9] meant", f"{LIST}  # layoutdsl: ignore[LD904] meant"),
+        (f"{LIST}  # layoutdsl: ignore[LD8] meant", None),  # something is: neither it nor the entry goes
+        (f"{LIST}  # layoutdsl: ignore LD904, meant", None),
+        (f"# layoutdsl: ignore[ALL] meant\n{LIST}", None),
+        (f"# layoutdsl: ignore-file[ALL] meant\n{LIST}", None),
+        (f"# layoutdsl: ignore[tied-twce] meant\ntry: [{{n: 64, k: 120}}]", None),  # near to a rule, but not found here
+        (f"# layoutdsl: ignore[LD904] meant\n\n# more\n{LIST}", None),
         (f"{LIST}  # layoutdsl: ignore[LD904]", None),  # only its author knows the reason
         ("# layoutdsl: ignore[LD904] why\ntry: [{n: 64, k: 120}]", "try: [{n: 64, k: 120}]"),
         ("try: [{n: 64, k: 120}]  # layoutdsl: ignore[LD904, LD030] why", "try: [{n: 64, k: 120}]"),
@@ -352,6 +364,18 @@ def test_a_fix_mends_what_it_is_for_and_makes_nothing_worse(lint: Any, path: Pat
     assert not [finding for finding in after if finding.fix is not None]
     said = [(finding.code, finding.message) for finding in before if finding.fix is None]
     assert {(finding.code, finding.message) for finding in after} <= set(said)
+
+
+def test_comments_are_judged_before_anything_is_mended() -> None:
+    from layoutdsl.errors import Diagnostic, Edit, Span
+
+    def look(text: str) -> list[Diagnostic]:
+        code = "LD904" if "b" in text else "LD040"
+        at = text.find("b" if "b" in text else "a") + 1
+        return [Diagnostic(code, "", "", fix=Edit(Span("x", 1, at, 1, at + 1), ""))] if at else []
+
+    assert fix.settled("ab", "x", look) == ("a", 1)
+    assert fix.settled("a", "x", look) == ("", 1)
 
 
 def test_edits_that_overlap_wait_for_the_next_round() -> None:
