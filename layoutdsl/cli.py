@@ -38,8 +38,8 @@ _HELP_SPECS = "a folder of your own specs, searched before the shipped ones; may
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     # A stream that was closed is None, and the next file that is opened would have its number.
-    sys.stdout = sys.stdout or open(os.devnull, "w")
-    sys.stderr = sys.stderr or open(os.devnull, "w")
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -20,9 +20,8 @@ def opened(path: Path, *folders: Path) -> BinaryIO:
 
     OSError says in lower case why it cannot be read.
     """
-    if path.is_symlink():
-        if not any(real(path).is_relative_to(real(folder)) for folder in (path.parent, *folders)):
-            raise OSError(errno.EACCES, "it is a link out of its folder")
+    if path.is_symlink() and not any(real(path).is_relative_to(real(folder)) for folder in (path.parent, *folders)):
+        raise OSError(errno.EACCES, "it is a link out of its folder")
     try:
         return open(path, "rb", opener=_regular)
     except ValueError:

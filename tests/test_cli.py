@@ -200,7 +200,7 @@ def test_several_folders_of_specs(run: Any, mine: Path, tmp_path: Path) -> None:
         ("[tool.layoutdsl]\nspecs = [1]\n", "[tool.layoutdsl] specs must be a list of folders"),
         ("[tool]\nlayoutdsl = 3\n", "[tool.layoutdsl] must be a table"),
         ("[tool.layoutdsl]\n\nspec = []\n", ":3: [tool.layoutdsl] has no key `spec`: did you mean `specs`?"),
-        ('[tool.layoutdsl]\nspecs = [\n  "none"]\n', ":2: [tool.layoutdsl] specs names `none`, and there is no folder "),
+        ('[tool.layoutdsl]\nspecs = [\n  "none"]\n', ":2: [tool.layoutdsl] specs names `none`, and there is no "),
         ("[tool.layoutdsl]\ncolour = 1\n", ":2: [tool.layoutdsl] has no key `colour`: its keys are specs, lint"),
         ("[tool.layoutdsl\n", "cannot be read"),
     ],

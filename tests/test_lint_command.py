@@ -253,7 +253,8 @@ def test_settings_of_a_run(lint: Any) -> None:
         ("[tool.layoutdsl.lint]\nfix = 1\n", ":2", "lint fix must be true or false"),
         ("[tool.layoutdsl]\nlint = 1\n", ":2", " lint must be a table"),
         ("[tool.layoutdsl]\nlnt = {}\n", ":2", " has no key `lnt`: did you mean `lint`?"),
-        ("[tool.layoutdsl.lint]\nselect = []\n", ":2", "lint select must name codes or names: with none, nothing would be found"),
+        ("[tool.layoutdsl.lint]\nselect = []\n", ":2", "lint select must name codes or names: with none, "
+         "nothing would be found"),
         ("[tool]\nlayoutdsl.lint.select = 1\n", "", "lint select must be a list of codes and names"),
     ],
 )
@@ -269,7 +270,8 @@ def test_settings_that_mean_nothing_are_refused(lint: Any, tmp_path: Path, text:
 def test_a_folder_of_specs_that_is_not_there_is_no_fault_of_ours(lint: Any, tmp_path: Path) -> None:
     write("a.yaml")
     done = lint("a.yaml", "--specs", "none")
-    assert (done.status, done.out) == (1, "") and done.err.startswith("LP105 no-such-folder: `none` is no folder of specs")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("LP105 no-such-folder: `none` is no folder of specs")
     settings("pyproject.toml", '[tool.layoutdsl]\nspecs = ["none"]\n')
     done = lint("a.yaml")
     said = f"layoutdsl: {tmp_path}/pyproject.toml:2: [tool.layoutdsl] specs names `none`, and there is no folder "
@@ -337,7 +339,7 @@ def test_all_else_in_a_file_stays(lint: Any, end: str, mark: str) -> None:
         (f"{LIST}  # layoutdsl: ignore LD904, meant", None),
         (f"# layoutdsl: ignore[ALL] meant\n{LIST}", None),
         (f"# layoutdsl: ignore-file[ALL] meant\n{LIST}", None),
-        (f"# layoutdsl: ignore[tied-twce] meant\ntry: [{{n: 64, k: 120}}]", None),  # near to a rule, but not found here
+        ("# layoutdsl: ignore[tied-twce] meant\ntry: [{n: 64, k: 120}]", None),  # near to a rule, but not found here
         (f"# layoutdsl: ignore[LD904] meant\n\n# more\n{LIST}", None),
         (f"{LIST}  # layoutdsl: ignore[LD904]", None),  # only its author knows the reason
         ("# layoutdsl: ignore[LD904] why\ntry: [{n: 64, k: 120}]", "try: [{n: 64, k: 120}]"),

@@ -73,7 +73,8 @@ def _expanded(root: Path) -> Iterator[Path]:
     here = Path.cwd()
     for path in sorted(root.rglob("*.yaml")) if root.is_dir() else [root]:
         inside = path.relative_to(root).parts
-        if "names" not in inside and not any(part.startswith(".") for part in inside) and (path == root or not path.is_dir()):
+        is_left_out = "names" in inside or any(part.startswith(".") for part in inside)
+        if path == root or not (is_left_out or path.is_dir()):
             yield near(path, here)
 
 

@@ -4,8 +4,8 @@
     # layoutdsl: ignore-file[LD904, name-mismatch] generated              anywhere, for the whole file
 
 A reason is obligatory. A comment that suppresses nothing, gives no reason or names no rule is a finding itself; what is
-not needed `--fix` removes. What stands where a comment speaks of no rule is not mended: it may be meant. Findings that keep a spec from being read are never suppressed: nothing else would be known
-of it.
+not needed `--fix` removes. What stands where a comment speaks of no rule is not mended: it may be meant. Findings
+that keep a spec from being read are never suppressed: nothing else would be known of it.
 """
 
 from __future__ import annotations
