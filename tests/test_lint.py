@@ -112,7 +112,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     found, files = lint([str(tmp_path / "none.yaml"), str(tmp_path)])
     assert files == 1
     assert heads(found) == [
-        f"LD002 cannot read `{tmp_path}/none.yaml`: no such file or directory", f"LD032 `{tmp_path}` holds no spec",
+        f"{tmp_path}/none.yaml:1:1 LD002 cannot read `{tmp_path}/none.yaml`: no such file or directory",
+        f"LD032 `{tmp_path}` holds no spec",
     ]
 
 

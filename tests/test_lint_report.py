@@ -122,10 +122,23 @@ def test_json(said: Any) -> None:
     assert [finding["code"] for finding in found["findings"]] == ["LD023", "LD021", "LD020"]
 
 
-def test_json_without_a_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["lint", "none.yaml", "--output-format", "json"]) == 1
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (finding["code"], finding["file"], finding["fix"], finding["source"]) == ("LD002", None, None, [])
+def test_json_without_a_place() -> None:
+    (finding,) = json.loads(report.as_json(made(Diagnostic("LD032", "no-specs", "no place"))))["findings"]
+    assert (finding["code"], finding["file"], finding["fix"], finding["source"]) == ("LD032", None, None, [])
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "latin.yaml").write_bytes(b"a: 1\nb: \xb7\n")
+    said = dict.fromkeys(FORMATS, "")
+    for form in FORMATS:
+        assert cli.main(["lint", "none.yaml", "latin.yaml", "--output-format", form]) == 1
+        said[form] = capsys.readouterr().out
+    places = [(finding["file"], finding["line"]) for finding in json.loads(said["json"])["findings"]]
+    assert places == [("none.yaml", 1), ("latin.yaml", 2)]
+    assert re.findall("^(.*): LD002", said["concise"], re.MULTILINE) == ["none.yaml:1:1", "latin.yaml:2:1"]
+    assert re.findall("file=(.*?),line=(.*?),", said["github"]) == [("none.yaml", "1"), ("latin.yaml", "2")]
+    assert re.findall('"uri": "(.*)"', said["sarif"]) == ["none.yaml", "latin.yaml"]
+    assert "--> none.yaml:1:1\n" in said["text"]
 
 
 # --- GitHub -----------------------------------------------------------------------------------------------------------

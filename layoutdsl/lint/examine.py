@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from layoutdsl import library
-from layoutdsl.errors import Diagnostic, LayoutError
+from layoutdsl.errors import Diagnostic, LayoutError, Span
 from layoutdsl.lint.outcome import Examined, Fault
 from layoutdsl.lint.rule import Found, Rule, rule_of, rules
 from layoutdsl.lint.subject import Subject
@@ -73,7 +73,7 @@ def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None
     try:
         tree = _tree(path, specs, text)
     except LayoutError as error:
-        one.refusals += error.diagnostics
+        one.refusals += (_in_file(finding, path) for finding in error.diagnostics)
         return
     one.suppressions = suppressions(tree)
     for rule in rules():
@@ -119,6 +119,11 @@ def _proofs(spec: Spec, tree: Tree, specs: tuple[str, ...]) -> Iterator[Diagnost
                 if (finding.code, finding.message) not in seen:
                     seen.add((finding.code, finding.message))
                     yield _placed(finding, tree, at)
+
+
+def _in_file(finding: Diagnostic, path: Path) -> Diagnostic:
+    """A finding that stands nowhere is one of the file as a whole: tools show it at the first line."""
+    return finding if finding.span is not None else replace(finding, span=Span(str(path), 1, 1, 1, 1))
 
 
 def _placed(finding: Diagnostic, tree: Tree, at: int) -> Diagnostic:
