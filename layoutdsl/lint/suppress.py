@@ -148,7 +148,7 @@ def _unknown(one: Suppression, at: int, left: Iterable[Diagnostic]) -> Diagnosti
     word, _, _ = one.words[at]
     found = replace(_at(one, at, UNKNOWN, f"`{word}` is no rule"), fix=None)
     here = [finding for finding in left if one.reaches(finding)]
-    begun = sorted({finding.code for finding in here if finding.code.startswith(word)})
+    begun = sorted({finding.code for finding in here if finding.code.startswith(word.upper())})
     near = did_you_mean(word, [name for finding in here for name in (finding.code, finding.name)])
     meant = ", ".join(begun) or (near.split("`")[1] if near is not None else "")
     if meant and found.span is not None:
