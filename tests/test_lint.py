@@ -86,8 +86,8 @@ def test_folders_of_the_user_are_linted_with_the_shipped(tmp_path: Path, proofs:
 
 def test_paths_take_the_place_of_the_default(tmp_path: Path, proofs: list[Any]) -> None:
     write(tmp_path / "one" / "a.yaml")
-    write(tmp_path / "one" / "deep" / "b.yaml")
-    write(tmp_path / "two.yaml")
+    write(tmp_path / "one" / "deep" / "b.yaml", **{"gi:32": "gi:64"})
+    write(tmp_path / "two.yaml", **{"gi:32": "gi:128"})
     (tmp_path / "one" / "notes.txt").write_text("no spec")
     (tmp_path / "one" / "names").mkdir()
     (tmp_path / "one" / "names" / "llama.yaml").write_text("a: 1\n")  # names of a model's tensors, no spec

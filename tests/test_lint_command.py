@@ -188,6 +188,20 @@ def test_of_what_is_not_selected_nothing_is_unused(lint: Any) -> None:
     assert [code for _, code in lint("a.yaml").found] == ["LD040"]
 
 
+def test_files_of_a_run_are_compared(lint: Any) -> None:
+    once = {LIST: "try: [{n: 64, k: 120}]"}
+    for name in ("a", "b", "c"):
+        write(f"{name}.yaml", **once, **({"n: 64": "n: 128"} if name == "b" else {}))
+    write("d.yaml", **{LIST: "try: [{n: 64, k: 120}]\nx-a: 1", "gi:32": "gi:64"})
+    alike = [("b.yaml:2:13", "LD901"), ("c.yaml:2:13", "LD901")]
+    done = lint(".")
+    assert done.found == alike and "`c` says the same as the checkpoint `a`" in done.out
+    assert lint("a.yaml", "d.yaml", "c.yaml", "b.yaml").found == alike[::-1]
+    assert lint("a.yaml", "d.yaml").found == []
+    write("c.yaml", **once, **{"checkpoint: c": "checkpoint: c  # layoutdsl: ignore[LD901] for a test"})
+    assert lint("a.yaml", "c.yaml").found == []
+
+
 def test_names_of_a_folder_are_suppressed_in_a_file(lint: Any) -> None:
     once, comment = {LIST: "try: [{n: 64, k: 120}]"}, "# layoutdsl: ignore[LD031] the other goes"
     write("x/a.yaml", **once)
@@ -383,6 +397,16 @@ def test_comments_are_judged_before_anything_is_mended() -> None:
     assert fix.settled("a", "x", look) == ("", 1)
 
 
+def test_a_comment_on_what_other_files_make_a_finding_stays(lint: Any) -> None:
+    write("x/a.yaml")
+    write("x/b.yaml", **{"checkpoint: b": "# layoutdsl: ignore[LD901] on purpose\ncheckpoint: b", '"1"': "1"})
+    comment = "checkpoint: a  # layoutdsl: ignore[LD031] the other goes"
+    path = write("x/y/a.yaml", **{"checkpoint: a": comment})
+    done = lint("x", "--fix")
+    assert (done.found, done.err) == ([], "4 findings mended\n")
+    assert comment in path.read_text()
+
+
 def test_edits_that_overlap_wait_for_the_next_round() -> None:
     from layoutdsl.errors import Edit, Span
 
@@ -427,7 +451,7 @@ def test_a_rule_that_fails_is_a_sentence_and_stops_nothing(
     lint: Any, broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("a.yaml", **{"doc: a spec": "doc: fail"})
-    write("b.yaml")
+    write("b.yaml", **{"gi:32": "gi:64"})
     done = lint(".")
     assert done.status == 2
     assert done.found == [("a.yaml:10:24", "LD904"), ("b.yaml:10:24", "LD904")]

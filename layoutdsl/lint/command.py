@@ -123,8 +123,7 @@ def _mended(
 ) -> list[tuple[Path, str, str, int]]:
     """Of each file that has something to mend: its text, its new text, and how many findings are mended."""
     from layoutdsl.lint import fix
-    from layoutdsl.lint.examine import examined
-    from layoutdsl.lint.run import chosen
+    from layoutdsl.lint.run import again, chosen
 
     fixable = {finding.fix.span.file for finding in outcome.findings if finding.fix is not None}
     found = []
@@ -132,7 +131,7 @@ def _mended(
         before = fix.read(path)
         wanted = selection(path)
         after, count = fix.settled(
-            before, str(path), lambda text, path=path, wanted=wanted: chosen(examined(path, specs, text), wanted)
+            before, str(path), lambda text, path=path, wanted=wanted: chosen(again(outcome, path, specs, text), wanted)
         )
         found.append((path, before, after, count))
     return found

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from layoutdsl import library
 from layoutdsl.errors import Diagnostic, LayoutError, Span
+from layoutdsl.lint import others
 from layoutdsl.lint.outcome import Examined, Fault
 from layoutdsl.lint.rule import Found, Rule, rule_of, rules
 from layoutdsl.lint.subject import Subject
@@ -84,7 +85,10 @@ def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None
     except LayoutError as error:
         one.refusals += error.diagnostics
         return
-    named = tree.diagnostic("LD031", "name-twice", "", (library.kind_of(spec),))
+    assert isinstance(tree.data, dict)
+    one.kind = library.kind_of(spec)
+    one.layout = others.layout(one.kind, tree.data)
+    named = tree.diagnostic("LD031", "name-twice", "", (one.kind,))
     one.name, one.name_at = spec.name, (named.span, named.source[0]) if named.span is not None else None
     subject = Subject(spec, tree, specs)
     for rule in rules():

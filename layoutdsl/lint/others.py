@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +59,24 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def compared(kind: str) -> tuple[str, ...]:
+    """The keys that say what a spec of that kind describes."""
+    return _OF_A_MODULE if kind == "module" else _OF_A_FORMAT
+
+
+_OF_A_FORMAT = ("params", "parts", "tensors", "value", "accepts")
+_OF_A_MODULE = (
+    "params", "axes", "default", "experts", "ranks", "serves", "visible", "matrices", "activation", "tight",
+)  # fmt: skip
+
+
+def layout(kind: str, text: Text) -> str:
+    """The digest of what a spec describes: two of the same describe the same."""
+    own = plain(text)
+    said = json.dumps([kind, *(own.get(key) for key in compared(kind))], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def differing(first: Text, second: Text, keys: tuple[str, ...]) -> list[str]:
