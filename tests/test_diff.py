@@ -457,7 +457,19 @@ def git(*argv: str, **env: str) -> str:
 def test_a_path_alone_is_held_against_the_last_commit(repository: Path, diff: Any) -> None:
     done = diff("specs/small.yaml")
     assert done.status == 1 and "digits `nt` and `k1` change places" in done.out
-    assert done.out.startswith("HEAD:specs/small.yaml -> specs/small.yaml\n")
+    assert done.out.startswith("HEAD:./specs/small.yaml -> specs/small.yaml\n")
+
+
+def test_git_takes_the_name_of_the_last_version(
+    repository: Path, diff: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "other").mkdir()
+    whole = repository / "specs" / "small.yaml"
+    for here, path in (("specs", "small.yaml"), ("other", "../specs/small.yaml"), (".", whole)):
+        monkeypatch.chdir(repository / here)
+        said = diff(path).out
+        name = said.partition(" -> ")[0]
+        assert diff(name, path).out == said
 
 
 def test_a_revision(repository: Path, diff: Any) -> None:
