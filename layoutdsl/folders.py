@@ -32,5 +32,7 @@ def package() -> Path:
 
 
 def cache() -> Path:
-    """`layoutdsl` in XDG_CACHE_HOME, or else in ~/.cache; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "layoutdsl"
+    """`layoutdsl` in XDG_CACHE_HOME, or else in ~/.cache; it may not exist. A relative one counts as none, as XDG has
+    it: it would be another folder wherever one stands."""
+    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (stated if stated.is_absolute() else Path("~/.cache").expanduser()) / "layoutdsl"

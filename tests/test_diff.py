@@ -407,6 +407,14 @@ def test_colours_are_for_terminals() -> None:
     assert "\x1b[31m" in coloured and re.sub(r"\x1b\[\d*m", "", coloured) == text.text_of(found)
 
 
+def test_a_dumb_terminal_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(ink.sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    for term, wanted in (("xterm", True), ("dumb", False)):
+        monkeypatch.setenv("TERM", term)
+        assert ink.is_wanted() == wanted
+
+
 def test_lines_keep_to_a_hundred_columns_but_for_what_a_spec_says() -> None:
     said = text.text_of(changed(("kt, nt k1", "kt, k1 nt")))
     assert max(map(len, said.splitlines())) <= text.WIDTH

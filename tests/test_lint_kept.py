@@ -179,6 +179,15 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert kept.examined((write(tmp_path / "a.yaml"),), ())[0].name == "a"
 
 
+def test_a_relative_cache_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for stated in ("cache", "", "./cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", stated)
+        assert folders.cache() == tmp_path / ".cache" / "layoutdsl"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert folders.cache() == tmp_path / "cache" / "layoutdsl"
+
+
 def test_failures_of_our_own_are_not_kept(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.yaml")
     with monkeypatch.context() as patch:

@@ -168,6 +168,14 @@ def test_annotations_are_escaped() -> None:
     )
 
 
+@pytest.mark.parametrize("form", ["concise", "github"])
+def test_a_name_neither_moves_the_cursor_nor_begins_a_line(form: str) -> None:
+    span = Span("a\x1b[2J\n::error::b\r.yaml", 3, 5, 3, 9)
+    text = report.FORMATS[form](made(Diagnostic("XX001", "x", "no `\x1b[1m`\nat all", span)))
+    assert text.replace("\n", "").isprintable()
+    assert [line for line in text.splitlines() if "XX001" in line] == text.splitlines()[:1]
+
+
 def test_annotations_of_nothing_are_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lint", "--output-format", "github"]) == 0
     assert capsys.readouterr().out == ""

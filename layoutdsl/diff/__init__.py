@@ -26,6 +26,7 @@ from layoutdsl.diff.picture import drawing_of
 from layoutdsl.diff.settings import Size
 from layoutdsl.diff.text import markdown_of, text_of
 from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.lint import ink
 from layoutdsl.model import Module
 from layoutdsl.show import svg
 
@@ -164,7 +165,7 @@ def _printed(form: str, found: Difference) -> str:
         return json.dumps(data_of(found), indent=1, ensure_ascii=False)
     if form == "markdown":
         return markdown_of(found)
-    return text_of(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    return text_of(found, colour=ink.is_wanted())
 
 
 def _known(flag: str, pairs: Sequence[tuple[str, Any]], names: Sequence[str]) -> dict[str, Any]:

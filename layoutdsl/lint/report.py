@@ -26,6 +26,7 @@ def text(outcome: Outcome) -> str:
 def concise(outcome: Outcome) -> str:
     """A line for each finding, and one that counts them."""
     lines = (f"{_where(finding)}{finding.code} {finding.name}: {finding.message}" for finding in outcome.findings)
+    lines = (_shown(line.replace("\n", " ")) for line in lines)
     return "\n".join([*lines, summary(outcome)])
 
 
@@ -138,4 +139,9 @@ def _position(span: Span | None) -> Iterator[tuple[str, object]]:
 def _escaped(value: str, also: str = "") -> str:
     for char in f"%\r\n{also}":
         value = value.replace(char, f"%{ord(char):02X}")
-    return value
+    return _shown(value)
+
+
+def _shown(line: str) -> str:
+    """A line as a terminal may be given it: nothing in the name of a file moves the cursor or begins another line."""
+    return "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line)
