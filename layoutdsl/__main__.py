@@ -1,7 +1,17 @@
-"""`python -m layoutdsl` is the command `layoutdsl`."""
+"""`python -m layoutdsl` and the command `layoutdsl`."""
 
 import sys
 
-from layoutdsl.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line. What interrupts it while it is loaded is an interrupt like any other."""
+    try:
+        from layoutdsl import cli
+
+        return cli.main()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

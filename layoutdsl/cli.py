@@ -37,6 +37,9 @@ _HELP_SPECS = "a folder of your own specs, searched before the shipped ones; may
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    # A stream that was closed is None, and the next file that is opened would have its number.
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -174,6 +177,10 @@ def _once(pairs: Sequence[tuple[str, Item]], flag: str) -> dict[str, Item]:
 
 def folders(given: Sequence[str] | None) -> tuple[str, ...]:
     """The user's folders of specs: those given, else those of the nearest pyproject.toml that speaks of us."""
+    for folder in given or ():
+        if not Path(folder).is_dir():
+            raise LayoutError(f"`{folder}` is no folder of specs", code="LP105", name="no-such-folder", help=(
+                "--specs names folders of YAML files"))
     return tuple(given) if given else settings.folders()
 
 

@@ -12,16 +12,16 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from layoutdsl.folders import real
+
 
 def opened(path: Path, *folders: Path) -> BinaryIO:
     """A file, open to be read. If it is a link, it must lead into its own folder or one of `folders`.
 
     OSError says in lower case why it cannot be read.
     """
-    if path.is_symlink():
-        real = path.resolve()
-        if not any(real.is_relative_to(folder.resolve()) for folder in (path.parent, *folders)):
-            raise OSError(errno.EACCES, "it is a link out of its folder")
+    if path.is_symlink() and not any(real(path).is_relative_to(real(folder)) for folder in (path.parent, *folders)):
+        raise OSError(errno.EACCES, "it is a link out of its folder")
     try:
         return open(path, "rb", opener=_regular)
     except ValueError:

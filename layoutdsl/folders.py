@@ -21,11 +21,18 @@ def near(path: Path, here: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
+def real(path: Path) -> Path:
+    """Where a path leads; a link that leads to itself stays as it is, so that opening it says so."""
+    return Path(os.path.realpath(path))
+
+
 def package() -> Path:
     """The folder of layoutdsl's own code."""
     return _PACKAGE
 
 
 def cache() -> Path:
-    """`layoutdsl` in XDG_CACHE_HOME, or else in ~/.cache; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "layoutdsl"
+    """`layoutdsl` in XDG_CACHE_HOME, or else in ~/.cache; it may not exist. A relative one counts as none, as XDG has
+    it: it would be another folder wherever one stands."""
+    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (stated if stated.is_absolute() else Path("~/.cache").expanduser()) / "layoutdsl"

@@ -12,7 +12,7 @@ from typing import Any
 
 from layoutdsl import checks, source
 from layoutdsl.errors import LayoutError, did_you_mean
-from layoutdsl.folders import shipped
+from layoutdsl.folders import real, shipped
 from layoutdsl.model import INHERITED, KINDS, Spec
 from layoutdsl.source import Tree
 
@@ -25,7 +25,11 @@ def files(folders: tuple[str, ...] = ()) -> Iterator[Path]:
     for folder in (*map(Path, folders), shipped()):
         if not folder.is_dir():
             raise LayoutError(f"`{folder}` is no folder of specs", code="LP105", name="no-such-folder")
-        yield from sorted(path for path in folder.rglob("*.yaml") if "names" not in path.relative_to(folder).parts)
+        yield from sorted(path for path in folder.rglob("*.yaml") if _is_spec(path, folder))
+
+
+def _is_spec(path: Path, folder: Path) -> bool:
+    return "names" not in path.relative_to(folder).parts and not path.is_dir()
 
 
 def load_spec(name: str | Spec, *, specs: tuple[str, ...] = (), kind: str | None = None) -> Spec:
@@ -186,7 +190,7 @@ def _built(tree: Tree, specs: tuple[str, ...], builds: tuple[Tree, ...] = ()) ->
     if not isinstance(data, dict) or "base" not in data or [kind for kind in KINDS if kind in data] != ["kernel"]:
         return tree
     path, builds = _base(tree, data["base"], specs), (*builds, tree)
-    if path.resolve() in (Path(build.file).resolve() for build in builds):
+    if real(path) in (real(Path(build.file)) for build in builds):
         ring = ", ".join(f"`{file.stem}`" for file in (*(Path(build.file) for build in builds), path))
         raise _at_base(builds[0], "LD035", "base-loop", f"these bases have no end: {ring}")
     try:

@@ -75,7 +75,11 @@ def folders(start: Path | None = None) -> tuple[str, ...]:
     table = nearest((start or Path.cwd()).resolve())
     if table is None:
         return ()
-    return tuple(str(table.file.parent / item) for item in table.texts("specs", "folders"))
+    found = {item: table.file.parent / item for item in table.texts("specs", "folders")}
+    for item, folder in found.items():
+        if not folder.is_dir():
+            table.refuse("specs", f"specs names `{item}`, and there is no folder {folder}")
+    return tuple(map(str, found.values()))
 
 
 def nearest(folder: Path) -> Table | None:

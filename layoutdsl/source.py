@@ -203,7 +203,8 @@ def read_file(path: str | os.PathLike[str]) -> Tree:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _unreadable(f"`{file}` is not UTF-8 in line {line}", "save it as UTF-8") from None
+        at = Span(file, line, 1, line, 1)
+        raise _unreadable(f"`{file}` is not UTF-8 in line {line}", "save it as UTF-8", at) from None
     return read(text, file)
 
 
@@ -220,11 +221,11 @@ def read(text: str, file: str) -> Tree:
     return Tree(_flatten(root, (), spans, keys), file, reader.lines, spans, keys)
 
 
-_WAY_OUT = "check the path; `layoutdsl plan --help` says where specs are looked for"
+_WAY_OUT = "check the path, and who may read it"
 
 
-def _unreadable(message: str, help: str | None = None) -> LayoutError:
-    return LayoutError(message, code="LD002", name=CODES["LD002"], help=help)
+def _unreadable(message: str, help: str | None = None, span: Span | None = None) -> LayoutError:
+    return LayoutError(message, code="LD002", name=CODES["LD002"], help=help, span=span)
 
 
 def _place(diagnostic: Diagnostic) -> tuple[int, int]:

@@ -82,6 +82,16 @@ def test_the_action(act: Any, tmp_path: Path) -> None:
     assert act(paths="my specs", args="--ignore\nLD904").returncode == 0
 
 
+def test_the_action_mends_nothing(act: Any, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "pyproject.toml").write_text("[tool.layoutdsl.lint]\nfix = true\n")
+    path = checkout / "ld904_tried_twice.yaml"
+    path.write_bytes(BAD.read_bytes())
+    done = act(paths=path.name, sarif="found.sarif")
+    assert done.returncode == 1 and "LD904" in done.stdout and "LD904" in (checkout / "found.sarif").read_text()
+    assert path.read_bytes() == BAD.read_bytes()
+
+
 def test_the_action_runs_no_input(act: Any, tmp_path: Path) -> None:
     done = act(paths="$(touch owned); `touch owned`\n'; touch owned", args="--exit-zero")
     assert done.returncode == 0 and "::error" in done.stdout

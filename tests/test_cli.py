@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +120,18 @@ def test_what_is_not_installed_is_named(run: Any, monkeypatch: pytest.MonkeyPatc
     assert (done.status, done.err) == (2, words)
 
 
+def test_an_interrupt_of_the_first_moment_is_quiet(tmp_path: Path) -> None:
+    """While modules are imported nothing of ours has begun; the command is what pyproject.toml names."""
+    root = Path(__file__).resolve().parent.parent
+    scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"layoutdsl": "layoutdsl.__main__:main"}
+    (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), str(root)])
+    done = subprocess.run([sys.executable, "-m", "layoutdsl", "lint"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_interrupt_is_quiet(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -200,6 +213,7 @@ def test_several_folders_of_specs(run: Any, mine: Path, tmp_path: Path) -> None:
         ("[tool.layoutdsl]\nspecs = [1]\n", "[tool.layoutdsl] specs must be a list of folders"),
         ("[tool]\nlayoutdsl = 3\n", "[tool.layoutdsl] must be a table"),
         ("[tool.layoutdsl]\n\nspec = []\n", ":3: [tool.layoutdsl] has no key `spec`: did you mean `specs`?"),
+        ('[tool.layoutdsl]\nspecs = [\n  "none"]\n', ":2: [tool.layoutdsl] specs names `none`, and there is no "),
         ("[tool.layoutdsl]\ncolour = 1\n", ":2: [tool.layoutdsl] has no key `colour`: its keys are specs, lint"),
         ("[tool.layoutdsl\n", "cannot be read"),
     ],

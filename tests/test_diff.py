@@ -359,6 +359,11 @@ def test_modules(tmp_path: Path, diff: Any) -> None:
         (["gptq", "gptq", "--param", "grup=4"], 1, "did you mean `group`?"),
         (["gptq", "gptq", "--size", f"n={LONGEST_AXIS + 1}"], 1, "LP117"),
         (["moe_gated", "moe_gated", "--size", "n=4"], 1, "LP191"),
+        (["moe_gated", "moe_plain", "--size", "h=0"], 1, "size `h` cannot be 0"),
+        (["gptq", "awq", "--size", "n=0"], 1, "size `n` cannot be 0"),
+        (["gptq", "gptq", "--size", "n=4,0"], 1, "size `n` cannot be 0"),
+        (["gptq", "awq", "--param", "bits=5"], 1, "`gptq` and `awq` cannot be compared: no setting suits both"),
+        (["gptq", "awq", "--param", "bits=5"], 1, "parameter `bits` of `gptq` cannot be 5"),
         (["gptq", "gptq", "--svg", "nowhere/x.svg"], 1, "LP115"),
         (["HEAD:nothing.yaml", "gptq"], 1, "LP190"),
         (["gptq:--help", "gptq"], 1, "LP190"),
@@ -400,6 +405,14 @@ def test_colours_are_for_terminals() -> None:
     assert "\x1b[" not in text.text_of(found)
     coloured = text.text_of(found, colour=True)
     assert "\x1b[31m" in coloured and re.sub(r"\x1b\[\d*m", "", coloured) == text.text_of(found)
+
+
+def test_a_dumb_terminal_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(ink.sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    for term, wanted in (("xterm", True), ("dumb", False)):
+        monkeypatch.setenv("TERM", term)
+        assert ink.is_wanted() == wanted
 
 
 def test_lines_keep_to_a_hundred_columns_but_for_what_a_spec_says() -> None:
@@ -452,7 +465,19 @@ def git(*argv: str, **env: str) -> str:
 def test_a_path_alone_is_held_against_the_last_commit(repository: Path, diff: Any) -> None:
     done = diff("specs/small.yaml")
     assert done.status == 1 and "digits `nt` and `k1` change places" in done.out
-    assert done.out.startswith("HEAD:specs/small.yaml -> specs/small.yaml\n")
+    assert done.out.startswith("HEAD:./specs/small.yaml -> specs/small.yaml\n")
+
+
+def test_git_takes_the_name_of_the_last_version(
+    repository: Path, diff: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "other").mkdir()
+    whole = repository / "specs" / "small.yaml"
+    for here, path in (("specs", "small.yaml"), ("other", "../specs/small.yaml"), (".", whole)):
+        monkeypatch.chdir(repository / here)
+        said = diff(path).out
+        name = said.partition(" -> ")[0]
+        assert diff(name, path).out == said
 
 
 def test_a_revision(repository: Path, diff: Any) -> None:
@@ -516,6 +541,17 @@ def test_as_the_diff_of_git(repository: Path) -> None:
     assert "specs/afresh.yaml: a new spec" in said
     assert "build: no element moves, both texts describe the same layout; they differ in `doc`" in said
     assert "specs/none.yaml: the layouts cannot be compared" in git("diff", GIT_EXTERNAL_DIFF=command)
+
+
+def test_git_may_have_enough(repository: Path) -> None:
+    """A status of ours that is not 0 git takes for the death of its program, and says so."""
+    with subprocess.Popen(
+        ["git", "-c", f"diff.external={sys.executable} -m layoutdsl diff", "diff", "specs/small.yaml"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT), "GIT_PAGER": "cat"},
+    ) as done:  # fmt: skip
+        assert done.stdout is not None and done.stderr is not None
+        done.stdout.close()
+        assert done.stderr.read() == b""
 
 
 def test_as_a_difftool(repository: Path) -> None:

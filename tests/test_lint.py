@@ -86,8 +86,8 @@ def test_folders_of_the_user_are_linted_with_the_shipped(tmp_path: Path, proofs:
 
 def test_paths_take_the_place_of_the_default(tmp_path: Path, proofs: list[Any]) -> None:
     write(tmp_path / "one" / "a.yaml")
-    write(tmp_path / "one" / "deep" / "b.yaml")
-    write(tmp_path / "two.yaml")
+    write(tmp_path / "one" / "deep" / "b.yaml", **{"gi:32": "gi:64"})
+    write(tmp_path / "two.yaml", **{"gi:32": "gi:128"})
     (tmp_path / "one" / "notes.txt").write_text("no spec")
     (tmp_path / "one" / "names").mkdir()
     (tmp_path / "one" / "names" / "llama.yaml").write_text("a: 1\n")  # names of a model's tensors, no spec
@@ -112,11 +112,26 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     found, files = lint([str(tmp_path / "none.yaml"), str(tmp_path)])
     assert files == 1
     assert heads(found) == [
-        f"LD002 cannot read `{tmp_path}/none.yaml`: no such file or directory", f"LD032 `{tmp_path}` holds no spec",
+        f"{tmp_path}/none.yaml:1:1 LD002 cannot read `{tmp_path}/none.yaml`: no such file or directory",
+        f"LD032 `{tmp_path}` holds no spec",
     ]
 
 
 # --- what is found ----------------------------------------------------------------------------------------------------
+
+
+def test_a_link_to_itself_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    found, files = lint([str(tmp_path)])
+    assert ([finding.code for finding in found], files) == (["LD002"], 1)
+    assert "too many levels of symbolic links" in found[0].message
+
+
+def test_a_folder_is_no_spec(tmp_path: Path, proofs: list[Any]) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    write(tmp_path / "folder.yaml" / "a.yaml")
+    found, files = lint([str(tmp_path)], (str(tmp_path),))
+    assert (heads(found), files) == ([], 1)
 
 
 def test_a_file_that_fails_stops_no_other(tmp_path: Path, proofs: list[Any]) -> None:

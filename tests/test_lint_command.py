@@ -31,6 +31,8 @@ try: [{{n: 64, k: 120}}, {{n: 64, k: 120}}]
 """
 LIST = "try: [{n: 64, k: 120}, {n: 64, k: 120}]"
 
+ROOT = str(Path(__file__).resolve().parent.parent)
+
 
 class Done:
     def __init__(self, status: int, out: str, err: str) -> None:
@@ -82,6 +84,9 @@ def write(name: str, text: str = TWICE, **changes: str) -> Path:
         (("--ignore", "LD", "--extend-select", "LD90"), ["LD904"]),  # the longer one decides
         (("--select", "LD904", "--ignore", "LD904"), []),  # of two as long, what is ignored
         (("--select", "ALL", "--ignore", "LD0"), ["LD904"]),
+        (("--select", "ld904"), ["LD904"]),
+        (("--select", "ld9,Name-Mismatch"), ["LD030", "LD904"]),
+        (("--select", "all", "--ignore", "ld0"), ["LD904"]),
     ],
 )
 def test_codes_beginnings_and_names_select(lint: Any, argv: tuple[str, ...], found: list[str]) -> None:
@@ -96,9 +101,10 @@ def test_codes_beginnings_and_names_select(lint: Any, argv: tuple[str, ...], fou
     [
         ("QQ9999", "no rule has the code or name `QQ9999`: `layoutdsl rule` lists them"),
         ("tried-twise", "no rule has the code or name `tried-twise`: did you mean `tried-twice`?"),
-        ("ld904", "no rule has the code or name `ld904`: did you mean `LD904`?"),
         ("LE", "no rule has the code or name `LE`"),
         ("LD904,LD77", "no rule has the code or name `LD77`"),
+        ("", "expected codes or names, found ``"),
+        (" , ", "expected codes or names, found ` , `"),
     ],
 )
 @pytest.mark.parametrize("flag", ["--select", "--extend-select", "--ignore"])
@@ -106,6 +112,13 @@ def test_what_selects_nothing_is_refused(lint: Any, flag: str, word: str, said: 
     done = lint(flag, word)
     assert (done.status, done.out) == (2, "")
     assert f"argument {flag}: {said}" in done.err
+
+
+def test_no_path_is_not_the_current_folder(lint: Any) -> None:
+    write("a.yaml")
+    done = lint("")
+    assert (done.status, done.out) == (2, "")
+    assert "argument PATH: expected a file or folder, found nothing" in done.err
 
 
 def test_what_keeps_a_spec_from_being_read_is_always_said(lint: Any) -> None:
@@ -127,7 +140,13 @@ def test_what_keeps_a_spec_from_being_read_is_always_said(lint: Any) -> None:
         (f"{LIST} #layoutdsl:ignore[ tried-twice ]  why not", []),
         (f"# layoutdsl: ignore[LD904] why not\n{LIST}", []),
         (f"# layoutdsl: ignore[LD904] why not\n# more of it\n{LIST}", []),
-        (f"# layoutdsl: ignore[LD904] why not\n\n{LIST}", ["LD040", "LD904"]),
+        (f"# layoutdsl: ignore[LD904] why not\n\n{LIST}", []),
+        (f"# layoutdsl: ignore[LD904] why not\n\n# more of it\n\n{LIST}", []),
+        (f"# layoutdsl: ignore[LD904] why not\nx-a: 1\n{LIST}", ["LD040", "LD904"]),
+        (f"{LIST}  # layoutdsl: ignore[ld904] why not", []),
+        (f"{LIST}  # LayoutDSL: ignore[LD904] why not", []),
+        (f"{LIST}  # LayoutDSL: ignores[LD904] why not", ["LD904", "LD042"]),
+        (f"{LIST}\n\n# layoutdsl: ignore[LD904] below\n\n", ["LD904", "LD040"]),
         (f"{LIST}\n# layoutdsl: ignore[LD904] below", ["LD904", "LD040"]),
         (f"# layoutdsl: ignore-file[LD904] why not\n\n\n{LIST}", []),
         (f"{LIST}\n# layoutdsl: ignore-file[LD904] why not", []),
@@ -167,6 +186,20 @@ def test_of_what_is_not_selected_nothing_is_unused(lint: Any) -> None:
     assert lint("a.yaml", "--ignore", "LD9").found == []
     assert lint("a.yaml", "--ignore", "LD040").found == []
     assert [code for _, code in lint("a.yaml").found] == ["LD040"]
+
+
+def test_files_of_a_run_are_compared(lint: Any) -> None:
+    once = {LIST: "try: [{n: 64, k: 120}]"}
+    for name in ("a", "b", "c"):
+        write(f"{name}.yaml", **once, **({"n: 64": "n: 128"} if name == "b" else {}))
+    write("d.yaml", **{LIST: "try: [{n: 64, k: 120}]\nx-a: 1", "gi:32": "gi:64"})
+    alike = [("b.yaml:2:13", "LD901"), ("c.yaml:2:13", "LD901")]
+    done = lint(".")
+    assert done.found == alike and "`c` says the same as the checkpoint `a`" in done.out
+    assert lint("a.yaml", "d.yaml", "c.yaml", "b.yaml").found == alike[::-1]
+    assert lint("a.yaml", "d.yaml").found == []
+    write("c.yaml", **once, **{"checkpoint: c": "checkpoint: c  # layoutdsl: ignore[LD901] for a test"})
+    assert lint("a.yaml", "c.yaml").found == []
 
 
 def test_names_of_a_folder_are_suppressed_in_a_file(lint: Any) -> None:
@@ -237,6 +270,8 @@ def test_settings_of_a_run(lint: Any) -> None:
         ("[tool.layoutdsl.lint]\nfix = 1\n", ":2", "lint fix must be true or false"),
         ("[tool.layoutdsl]\nlint = 1\n", ":2", " lint must be a table"),
         ("[tool.layoutdsl]\nlnt = {}\n", ":2", " has no key `lnt`: did you mean `lint`?"),
+        ("[tool.layoutdsl.lint]\nselect = []\n", ":2", "lint select must name codes or names: with none, "
+         "nothing would be found"),
         ("[tool]\nlayoutdsl.lint.select = 1\n", "", "lint select must be a list of codes and names"),
     ],
 )
@@ -247,6 +282,17 @@ def test_settings_that_mean_nothing_are_refused(lint: Any, tmp_path: Path, text:
     table, _, sentence = said.partition(" ")
     where = f"{tmp_path / 'pyproject.toml'}{line}: [tool.layoutdsl{'.' * bool(table)}{table}]"
     assert (done.status, done.out, done.err) == (2, "", f"layoutdsl: {where} {sentence}\n")
+
+
+def test_a_folder_of_specs_that_is_not_there_is_no_fault_of_ours(lint: Any, tmp_path: Path) -> None:
+    write("a.yaml")
+    done = lint("a.yaml", "--specs", "none")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("LP105 no-such-folder: `none` is no folder of specs")
+    settings("pyproject.toml", '[tool.layoutdsl]\nspecs = ["none"]\n')
+    done = lint("a.yaml")
+    said = f"layoutdsl: {tmp_path}/pyproject.toml:2: [tool.layoutdsl] specs names `none`, and there is no folder "
+    assert (done.status, done.out, done.err) == (2, "", f"{said}{tmp_path}/none\n")
 
 
 # --- mending ----------------------------------------------------------------------------------------------------------
@@ -305,6 +351,13 @@ def test_all_else_in_a_file_stays(lint: Any, end: str, mark: str) -> None:
         (f"{LIST}  # layoutdsl: ignore[LD904, LD030] why", f"{LIST}  # layoutdsl: ignore[LD904] why"),
         (f"{LIST}  # layoutdsl: ignore[LD030, LD904] why", f"{LIST}  # layoutdsl: ignore[LD904] why"),
         (f"{LIST}  # layoutdsl: ignore[tried-twise] why", f"{LIST}  # layoutdsl: ignore[tried-twice] why"),
+        (f"{LIST}  # layoutdsl: ignore[LD9] meant", f"{LIST}  # layoutdsl: ignore[LD904] meant"),
+        (f"{LIST}  # layoutdsl: ignore[LD8] meant", None),  # something is: neither it nor the entry goes
+        (f"{LIST}  # layoutdsl: ignore LD904, meant", None),
+        (f"# layoutdsl: ignore[ALL] meant\n{LIST}", None),
+        (f"# layoutdsl: ignore-file[ALL] meant\n{LIST}", None),
+        ("# layoutdsl: ignore[tied-twce] meant\ntry: [{n: 64, k: 120}]", None),  # near to a rule, but not found here
+        (f"# layoutdsl: ignore[LD904] meant\n\n# more\n{LIST}", None),
         (f"{LIST}  # layoutdsl: ignore[LD904]", None),  # only its author knows the reason
         ("# layoutdsl: ignore[LD904] why\ntry: [{n: 64, k: 120}]", "try: [{n: 64, k: 120}]"),
         ("try: [{n: 64, k: 120}]  # layoutdsl: ignore[LD904, LD030] why", "try: [{n: 64, k: 120}]"),
@@ -332,12 +385,42 @@ def test_a_fix_mends_what_it_is_for_and_makes_nothing_worse(lint: Any, path: Pat
     assert {(finding.code, finding.message) for finding in after} <= set(said)
 
 
+def test_comments_are_judged_before_anything_is_mended() -> None:
+    from layoutdsl.errors import Diagnostic, Edit, Span
+
+    def look(text: str) -> list[Diagnostic]:
+        code = "LD904" if "b" in text else "LD040"
+        at = text.find("b" if "b" in text else "a") + 1
+        return [Diagnostic(code, "", "", fix=Edit(Span("x", 1, at, 1, at + 1), ""))] if at else []
+
+    assert fix.settled("ab", "x", look) == ("a", 1)
+    assert fix.settled("a", "x", look) == ("", 1)
+
+
+def test_a_comment_on_what_other_files_make_a_finding_stays(lint: Any) -> None:
+    write("x/a.yaml")
+    write("x/b.yaml", **{"checkpoint: b": "# layoutdsl: ignore[LD901] on purpose\ncheckpoint: b", '"1"': "1"})
+    comment = "checkpoint: a  # layoutdsl: ignore[LD031] the other goes"
+    path = write("x/y/a.yaml", **{"checkpoint: a": comment})
+    done = lint("x", "--fix")
+    assert (done.found, done.err) == ([], "4 findings mended\n")
+    assert comment in path.read_text()
+
+
 def test_edits_that_overlap_wait_for_the_next_round() -> None:
     from layoutdsl.errors import Edit, Span
 
     edits = [Edit(Span("a", 1, 1, 1, 4), "x"), Edit(Span("a", 1, 3, 1, 6), "y"), Edit(Span("a", 1, 6, 2, 1), "")]
     assert fix.fixed("abcdef\ng", edits) == ("xdeg", 2)
     assert fix.fixed("abc", [Edit(Span("a", 2, 1, 3, 1), "z")]) == ("abcz", 1)
+
+
+@pytest.mark.parametrize("form", ["text", "sarif"])
+def test_output_that_is_closed(lint: Any, form: str) -> None:
+    write("a.yaml")
+    command = f"{sys.executable} -m layoutdsl lint a.yaml --output-format {form} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 # --- exit status ------------------------------------------------------------------------------------------------------
@@ -368,7 +451,7 @@ def test_a_rule_that_fails_is_a_sentence_and_stops_nothing(
     lint: Any, broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("a.yaml", **{"doc: a spec": "doc: fail"})
-    write("b.yaml")
+    write("b.yaml", **{"gi:32": "gi:64"})
     done = lint(".")
     assert done.status == 2
     assert done.found == [("a.yaml:10:24", "LD904"), ("b.yaml:10:24", "LD904")]
@@ -431,6 +514,14 @@ def test_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(rule.rules())
     assert all(line.startswith(f"{one.code} {one.name} ") for line, one in zip(lines, rule.rules()))
+
+
+def test_rules_of_several_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rule", "ld2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:5] for line in lines] == [one.code for one in rule.rules() if one.code.startswith("LD2")]
+    assert cli.main(["rule", "LD203", "ld204"]) == 0
+    assert re.findall(r"^# (LD\S+) ", capsys.readouterr().out, re.MULTILINE) == ["LD203", "LD204"]
 
 
 def test_no_such_rule(capsys: pytest.CaptureFixture[str]) -> None:

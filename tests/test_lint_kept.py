@@ -92,7 +92,7 @@ def test_where_nothing_changed_nothing_is_imported(tmp_path: Path, cache: Path) 
 def test_a_change_is_noticed(
     changed: str, tmp_path: Path, cache: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, own = write(tmp_path / "specs" / "one.yaml"), tmp_path / "own"
+    one, own = write(tmp_path / "specs" / "one.yaml", "a spec", "may name a base"), tmp_path / "own"
     write(own / "two.yaml")
     for name in ("shipped", "package"):
         (tmp_path / name).mkdir()
@@ -104,7 +104,7 @@ def test_a_change_is_noticed(
     kept.examined(paths, specs)
     assert made == ["again"]
     if changed == "text":
-        write(one, "a spec", "another")
+        write(one, "a spec", "another with a base")
     elif changed == "beside":
         write(one.with_name("base.yaml"))
     elif changed == "shipped":
@@ -119,6 +119,19 @@ def test_a_change_is_noticed(
     kept.examined(paths, specs)
     kept._code.cache_clear()
     assert made == ["again", "again"]
+
+
+def test_what_a_file_does_not_depend_on_is_not_read(tmp_path: Path, cache: Path, made: list[str]) -> None:
+    """A folder may hold all there is of a user; a pipe in it would keep us waiting for ever."""
+    alone, build = write(tmp_path / "alone.yaml"), write(tmp_path / "build.yaml", "a spec", "has a base")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    kept.examined((alone, build), ())
+    write(tmp_path / "below" / "c.yaml")
+    kept.examined((alone, build), ())
+    assert made == ["alone.yaml", "build.yaml"]
+    write(tmp_path / "beside.yaml")
+    kept.examined((alone, build), ())
+    assert made == ["alone.yaml", "build.yaml", "build.yaml"]
 
 
 def test_what_changes_meanwhile_is_not_kept(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +177,15 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert kept.examined((write(tmp_path / "a.yaml"),), ())[0].name == "a"
+
+
+def test_a_relative_cache_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for stated in ("cache", "", "./cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", stated)
+        assert folders.cache() == tmp_path / ".cache" / "layoutdsl"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert folders.cache() == tmp_path / "cache" / "layoutdsl"
 
 
 def test_failures_of_our_own_are_not_kept(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

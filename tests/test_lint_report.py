@@ -1,6 +1,7 @@
 """How findings are said: text, concise, JSON, GitHub's annotations, SARIF."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,10 +122,23 @@ def test_json(said: Any) -> None:
     assert [finding["code"] for finding in found["findings"]] == ["LD023", "LD021", "LD020"]
 
 
-def test_json_without_a_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["lint", "none.yaml", "--output-format", "json"]) == 1
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (finding["code"], finding["file"], finding["fix"], finding["source"]) == ("LD002", None, None, [])
+def test_json_without_a_place() -> None:
+    (finding,) = json.loads(report.as_json(made(Diagnostic("LD032", "no-specs", "no place"))))["findings"]
+    assert (finding["code"], finding["file"], finding["fix"], finding["source"]) == ("LD032", None, None, [])
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "latin.yaml").write_bytes(b"a: 1\nb: \xb7\n")
+    said = dict.fromkeys(FORMATS, "")
+    for form in FORMATS:
+        assert cli.main(["lint", "none.yaml", "latin.yaml", "--output-format", form]) == 1
+        said[form] = capsys.readouterr().out
+    places = [(finding["file"], finding["line"]) for finding in json.loads(said["json"])["findings"]]
+    assert places == [("none.yaml", 1), ("latin.yaml", 2)]
+    assert re.findall("^(.*): LD002", said["concise"], re.MULTILINE) == ["none.yaml:1:1", "latin.yaml:2:1"]
+    assert re.findall("file=(.*?),line=(.*?),", said["github"]) == [("none.yaml", "1"), ("latin.yaml", "2")]
+    assert re.findall('"uri": "(.*)"', said["sarif"]) == ["none.yaml", "latin.yaml"]
+    assert "--> none.yaml:1:1\n" in said["text"]
 
 
 # --- GitHub -----------------------------------------------------------------------------------------------------------
@@ -152,6 +166,14 @@ def test_annotations_are_escaped() -> None:
         "::error file=a%2Cb%3Ac.yaml,line=3,endLine=3,col=5,endColumn=9,title=XX001 x::"
         "100%25 of%0D%0A::error::a, b"
     )
+
+
+@pytest.mark.parametrize("form", ["concise", "github"])
+def test_a_name_neither_moves_the_cursor_nor_begins_a_line(form: str) -> None:
+    span = Span("a\x1b[2J\n::error::b\r.yaml", 3, 5, 3, 9)
+    text = report.FORMATS[form](made(Diagnostic("XX001", "x", "no `\x1b[1m`\nat all", span)))
+    assert text.replace("\n", "").isprintable()
+    assert [line for line in text.splitlines() if "XX001" in line] == text.splitlines()[:1]
 
 
 def test_annotations_of_nothing_are_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,6 +244,15 @@ def test_every_log_is_valid(outcome: Outcome) -> None:
     run = valid(report.sarif(outcome))
     assert len(run["results"]) == len(outcome.findings)
     assert run["invocations"][0]["executionSuccessful"] is not bool(outcome.faults)
+
+
+def test_a_name_that_is_not_utf8(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"bad\xff.yaml")
+    (folder / name).write_text(BAD)
+    assert cli.main(["lint", name, "--output-format", "sarif"]) == 1
+    assert '"uri": "bad%FF.yaml"' in capsys.readouterr().out
+    for form in FORMATS:
+        assert cli.main(["lint", str(folder), "--output-format", form]) == 1
 
 
 def prints(text: str) -> dict[str, str]:

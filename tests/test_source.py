@@ -319,9 +319,9 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_bytes(b"#" * (MAX_BYTES + 1))
     expected = {
         "none.yaml": "LD002 unreadable-file: cannot read `{}`: no such file or directory\n"
-        "  = help: check the path; `layoutdsl plan --help` says where specs are looked for",
+        "  = help: check the path, and who may read it",
         "": "LD002 unreadable-file: `{}` is a directory\n  = help: name a file",
-        "latin.yaml": "LD002 unreadable-file: `{}` is not UTF-8 in line 2\n  = help: save it as UTF-8",
+        "latin.yaml": "LD002 unreadable-file: `{0}` is not UTF-8 in line 2\n --> {0}:2:1\n  = help: save it as UTF-8",
         "large.yaml": "LD002 unreadable-file: `{}` is larger than 1048576 bytes",
         "zero.yaml": "LD017 odd-character: the character U+0000 cannot stand in a spec\n"
         " --> {}:2:4\n  |\n2 | b: \ufffd\n  |    ^",

@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from layoutdsl.diff import modules, versions
 from layoutdsl.diff.compare import Difference, difference
 from layoutdsl.diff.data import data_of
 from layoutdsl.diff.picture import drawing_of
+from layoutdsl.diff.settings import Size
 from layoutdsl.diff.text import markdown_of, text_of
 from layoutdsl.errors import LayoutError, did_you_mean
+from layoutdsl.lint import ink
 from layoutdsl.model import Module
 from layoutdsl.show import svg
 
@@ -76,11 +78,7 @@ def command(args: argparse.Namespace) -> int:
     """
     count = len(args.versions)
     if count in FROM_GIT:
-        try:
-            _of_git(args)
-        except LayoutError as error:
-            print(f"{args.versions[0]}: the layouts cannot be compared\n{error}")
-        return 0
+        return _shown_to_git(args)
     if count > 2:
         print(f"layoutdsl: one or two versions are compared, {count} are given", file=sys.stderr)
         return 2
@@ -88,6 +86,19 @@ def command(args: argparse.Namespace) -> int:
     if count == 2:
         return _told(args, versions.opened(args.versions[0], args.specs), after)
     return _told(args, versions.committed(args.versions[0], args.specs), after)
+
+
+def _shown_to_git(args: argparse.Namespace) -> int:
+    try:
+        try:
+            _of_git(args)
+        except LayoutError as error:
+            print(f"{args.versions[0]}: the layouts cannot be compared\n{error}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Git's reader has enough; nothing may be written when the interpreter closes its output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _of_git(args: argparse.Namespace) -> None:
@@ -113,12 +124,15 @@ def _told(args: argparse.Namespace, before: versions.Version, after: versions.Ve
     specs = before.spec, after.spec
     modular = [spec for spec in specs if isinstance(spec, Module)]
     sizes = _known("size", args.size, [axis for spec in modular for axis in spec.axes] or ["n", "k"])
+    _refuse_nothing(sizes)
     own = [] if modular else ["parts", "names"]
     params = _known("param", args.param, [*own, *(name for spec in specs for name in spec.params)])
     if modular:
         found = modules.difference(before, after, sizes, params)
     else:
         found = difference(before, after, sizes, params, args.specs)
+    if not found.settings:
+        raise _not_compared(found)
     if args.svg:
         svg.write(args.svg, drawing_of(found))
         print(f"{args.svg}: {found.before.label} -> {found.after.label}", file=sys.stderr)
@@ -126,12 +140,32 @@ def _told(args: argparse.Namespace, before: versions.Version, after: versions.Ve
     return 0 if found.is_same else 1
 
 
+def _refuse_nothing(sizes: Mapping[str, Size]) -> None:
+    """Else the first parameter at hand would be blamed."""
+    for axis, size in sizes.items():
+        if 0 in (size if isinstance(size, tuple) else (size,)):
+            raise LayoutError(
+                f"size `{axis}` cannot be 0", code="LP111", name="sizes", help="expected a whole number from 1"
+            )
+
+
+def _not_compared(found: Difference) -> LayoutError:
+    """What to say where no element of one version was held against one of the other: nothing is known of them."""
+    whys = [f"{refusal.label} has no layout at {refusal.settings[0]}: {refusal.message}" for refusal in found.refusals]
+    return LayoutError(
+        f"`{found.before.spec.name}` and `{found.after.spec.name}` cannot be compared: no setting suits both",
+        code="LP192",
+        name="nothing-compared",
+        help="; ".join([*whys[:2], "--size and --param give what suits both"]),
+    )
+
+
 def _printed(form: str, found: Difference) -> str:
     if form == "json":
         return json.dumps(data_of(found), indent=1, ensure_ascii=False)
     if form == "markdown":
         return markdown_of(found)
-    return text_of(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    return text_of(found, colour=ink.is_wanted())
 
 
 def _known(flag: str, pairs: Sequence[tuple[str, Any]], names: Sequence[str]) -> dict[str, Any]:

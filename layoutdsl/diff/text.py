@@ -139,7 +139,7 @@ def closing(found: Difference) -> list[str]:
     """What is the same, and at which settings that was found."""
     settings = f"{len(found.settings)} setting{'s' * (len(found.settings) != 1)}"
     said = [f"the same: {_names(found.same)}"] if found.same else []
-    return [*said, f"compared at {settings}: {'; '.join(map(str, found.settings)) or 'none suits both'}"]
+    return [*said, f"compared at {settings}: {'; '.join(map(str, found.settings))}"]
 
 
 def _at(found: Difference, settings: Sequence[Setting]) -> str:

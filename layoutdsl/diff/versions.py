@@ -61,7 +61,13 @@ def committed(name: str, specs: tuple[str, ...] = ()) -> Version:
     path = library.path_of(name, specs=specs)
     if not path.is_file():
         source.read_file(path)  # which says what is wrong with it
-    return at_revision(Revision(f"HEAD:./{path.name}", path.parent), specs, f"HEAD:{path}")
+    return at_revision(Revision(f"HEAD:./{path.name}", path.parent), specs, f"HEAD:{_from_here(path)}")
+
+
+def _from_here(path: Path) -> str:
+    """A path as git takes it behind a revision in the current folder, and not from the top of the repository."""
+    found = Path(os.path.relpath(path)).as_posix()
+    return found if found.startswith("../") else f"./{found}"
 
 
 def at_revision(revision: Revision, specs: tuple[str, ...], label: str | None = None) -> Version:

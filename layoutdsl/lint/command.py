@@ -21,7 +21,7 @@ CLEAN, FINDINGS, FAILED = 0, 1, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", metavar="PATH", help=(
+    parser.add_argument("paths", nargs="*", type=_path, metavar="PATH", help=(
         "files or folders (default: all shipped specs and your own)"))
     parser.add_argument("--select", action="append", type=_words, metavar="CODES", help=(
         "codes, beginnings of codes or names, apart by commas, whose findings are wanted (default: ALL)"))
@@ -100,7 +100,15 @@ def _words(text: str) -> tuple[str, ...]:
     for word in words:
         if (sentence := unknown(word)) is not None:
             raise argparse.ArgumentTypeError(sentence)
+    if not words:
+        raise argparse.ArgumentTypeError(f"expected codes or names, found `{text}`")
     return words
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a file or folder, found nothing; `.` is the current folder")
+    return text
 
 
 def _flat(given: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -115,8 +123,7 @@ def _mended(
 ) -> list[tuple[Path, str, str, int]]:
     """Of each file that has something to mend: its text, its new text, and how many findings are mended."""
     from layoutdsl.lint import fix
-    from layoutdsl.lint.examine import examined
-    from layoutdsl.lint.run import chosen
+    from layoutdsl.lint.run import again, chosen
 
     fixable = {finding.fix.span.file for finding in outcome.findings if finding.fix is not None}
     found = []
@@ -124,7 +131,7 @@ def _mended(
         before = fix.read(path)
         wanted = selection(path)
         after, count = fix.settled(
-            before, str(path), lambda text, path=path, wanted=wanted: chosen(examined(path, specs, text), wanted)
+            before, str(path), lambda text, path=path, wanted=wanted: chosen(again(outcome, path, specs, text), wanted)
         )
         found.append((path, before, after, count))
     return found

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from layoutdsl import library, resolve
-from layoutdsl.errors import Diagnostic, LayoutError, Place
+from layoutdsl.errors import Diagnostic, LayoutError, Place, Span
+from layoutdsl.lint import others
 from layoutdsl.lint.formats import held, scope_of
 from layoutdsl.lint.outcome import Examined, Fault
 from layoutdsl.lint.rule import Found, Rule, rule_of, rules
@@ -74,7 +75,7 @@ def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None
     try:
         tree = _tree(path, specs, text)
     except LayoutError as error:
-        one.refusals += error.diagnostics
+        one.refusals += (_in_file(finding, path) for finding in error.diagnostics)
         return
     one.suppressions = suppressions(tree)
     for rule in rules():
@@ -85,7 +86,10 @@ def _examine(one: Examined, path: Path, specs: tuple[str, ...], text: str | None
     except LayoutError as error:
         one.refusals += error.diagnostics
         return
-    named = tree.diagnostic("LD031", "name-twice", "", (library.kind_of(spec),))
+    assert isinstance(tree.data, dict)
+    one.kind = library.kind_of(spec)
+    one.layout = others.layout(one.kind, tree.data)
+    named = tree.diagnostic("LD031", "name-twice", "", (one.kind,))
     one.name, one.name_at = spec.name, (named.span, named.source[0]) if named.span is not None else None
     subject = Subject(spec, tree, specs)
     for rule in rules():
@@ -123,6 +127,11 @@ def _proofs(spec: Spec, tree: Tree, specs: tuple[str, ...]) -> Iterator[Diagnost
                 if same not in seen:
                     seen.add(same)
                     yield placed
+
+
+def _in_file(finding: Diagnostic, path: Path) -> Diagnostic:
+    """A finding that stands nowhere is one of the file as a whole: tools show it at the first line."""
+    return finding if finding.span is not None else replace(finding, span=Span(str(path), 1, 1, 1, 1))
 
 
 def _placed(finding: Diagnostic, spec: Spec, tree: Tree, at: int) -> Diagnostic:

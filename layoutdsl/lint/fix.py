@@ -6,10 +6,11 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from layoutdsl.errors import Diagnostic, Edit, Span
+from layoutdsl.folders import real
 from layoutdsl.lint.suppress import OF_COMMENTS
 
 ROUNDS = 8
@@ -32,17 +33,29 @@ def fixed(text: str, edits: Iterable[Edit]) -> tuple[str, int]:
 def settled(text: str, file: str, look: Callable[[str], Sequence[Diagnostic]]) -> tuple[str, int]:
     """The text when nothing is left to fix in it, and how many edits that took; `look` finds what there is.
 
-    A suppression that is mended may suppress what would else be mended next, so comments come first.
+    A suppression that is mended may suppress what would else be mended next, so comments come first; whether they are
+    needed is said of the text as its author left it, not of what becomes of it.
     """
+    text, comments = _settled(text, lambda now: [edit for code, edit in _own(look(now), file) if code in OF_COMMENTS])
+    text, others = _settled(text, lambda now: [edit for code, edit in _own(look(now), file) if code not in OF_COMMENTS])
+    return text, comments + others
+
+
+def _settled(text: str, edits: Callable[[str], Iterable[Edit]]) -> tuple[str, int]:
     count = 0
     for _ in range(ROUNDS):
-        own = [finding for finding in look(text) if finding.fix is not None and finding.fix.span.file == file]
-        comments = [finding for finding in own if finding.code in OF_COMMENTS]
-        text, made = fixed(text, [finding.fix for finding in comments or own if finding.fix is not None])
+        text, made = fixed(text, edits(text))
         count += made
         if not made:
             break
     return text, count
+
+
+def _own(found: Iterable[Diagnostic], file: str) -> Iterator[tuple[str, Edit]]:
+    """Codes and fixes of what is mended in the file itself."""
+    for finding in found:
+        if finding.fix is not None and finding.fix.span.file == file:
+            yield finding.code, finding.fix
 
 
 def read(path: Path) -> str:
@@ -52,7 +65,7 @@ def read(path: Path) -> str:
 
 def write(path: Path, text: str) -> None:
     """Put the text in the place of the file, which is never seen half written."""
-    path = path.resolve()
+    path = real(path)
     with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
         stream.write(text.encode())
     os.chmod(stream.name, path.stat().st_mode)

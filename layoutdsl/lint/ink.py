@@ -24,8 +24,8 @@ def inked(report: str) -> str:
 
 
 def is_wanted() -> bool:
-    """Whether stdout is a terminal whose user has not asked for none (https://no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Whether stdout is a terminal that has colours, whose user has not asked for none (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _inked(line: str) -> str:

@@ -1,7 +1,7 @@
 """What was found of a file is kept in the user's cache, as long as nothing changes that it depends on.
 
-It depends on the text of the file and of those beside it (its base may be there), on all specs that are shipped or in
-the folders of the user's own, and on the code at work. An entry is named by the digest of all that: it never gets out
+It depends on the text of the file, on those beside it where it names a base, on all specs that are shipped or in the
+folders of the user's own, and on the code at work. An entry is named by the digest of all that: it never gets out
 of date, and processes that write the same one write the same. Where nothing has changed, no more is imported.
 """
 
@@ -11,13 +11,14 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
-from layoutdsl import folders
+from layoutdsl import files, folders
 from layoutdsl.lint import record
 from layoutdsl.lint.outcome import Examined
 
@@ -49,13 +50,19 @@ def examined(paths: Sequence[Path], specs: tuple[str, ...]) -> list[Examined]:
 
 
 def _keys(paths: Sequence[Path], specs: tuple[str, ...]) -> dict[Path, str]:
-    texts = lru_cache(maxsize=None)(_texts)
-    around = [(folder, str(Path(folder).resolve()), texts(Path(folder))) for folder in (*specs, folders.shipped())]
+    around = [(folder, os.path.realpath(folder), _texts(Path(folder))) for folder in (*specs, folders.shipped())]
     common = repr((sys.version, tuple(_versions()), _code(), around))
-    return {
-        path: _digest([repr((common, str(path), str(path.resolve()), texts(path.parent))).encode(), _content(path)])
-        for path in paths
-    }
+    beside = lru_cache(maxsize=None)(_beside)
+    return {path: _digest(_parts(path, common, beside)) for path in paths}
+
+
+def _parts(path: Path, common: str, beside: Callable[[Path], str]) -> Iterator[bytes]:
+    """What the findings of one file depend on. Without the word in it, or an escape that may spell it, it has no base:
+    nothing beside it is read."""
+    content = _content(path)
+    yield from (common.encode(), repr((str(path), os.path.realpath(path))).encode(), content)
+    if b"base" in content or b"\\" in content:
+        yield beside(path.parent).encode()
 
 
 @lru_cache(maxsize=1)
@@ -65,8 +72,13 @@ def _code() -> str:
 
 
 def _texts(folder: Path) -> str:
-    """The digest of all specs in a folder of specs; of any other folder, of those that lie in it directly."""
+    """The digest of all specs in a folder of specs, however deep."""
     return _digest(_contents(folder, ".yaml", os.walk(folder)))
+
+
+def _beside(folder: Path) -> str:
+    """The digest of the specs that lie in a folder directly."""
+    return _digest(_contents(folder, ".yaml", islice(os.walk(folder), 1)))
 
 
 def _contents(folder: Path, ending: str, found: Iterable[tuple[str, list[str], list[str]]]) -> Iterator[bytes]:
@@ -78,7 +90,7 @@ def _contents(folder: Path, ending: str, found: Iterable[tuple[str, list[str], l
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with files.opened(path) as stream:
             return b"text" + stream.read(_MOST_BYTES + 1)
     except OSError as error:
         return f"error {error.errno}".encode()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from layoutdsl.errors import LayoutError
-from layoutdsl.folders import near
+from layoutdsl.folders import near, real
 from layoutdsl.library import files, kind_of, read_tree
 from layoutdsl.model import Spec
 from layoutdsl.source import Tree
@@ -19,9 +21,9 @@ Text = Mapping[str, Any]
 def others(spec: Spec, own: Path, specs: tuple[str, ...]) -> Iterator[tuple[str, Text]]:
     """Name and text of every spec of the same kind but that of the file `own`, shipped or in the folders `specs`,
     without documentation."""
-    kind, own = kind_of(spec), own.resolve()
-    for path, real in _paths(specs, Path.cwd()):
-        if real == own:
+    kind, own = kind_of(spec), real(own)
+    for path, place in _paths(specs, Path.cwd()):
+        if place == own:
             continue
         try:
             tree = read_tree(path, specs=specs)
@@ -38,7 +40,7 @@ def _paths(specs: tuple[str, ...], here: Path) -> tuple[tuple[Path, Path], ...]:
 
     They are listed once: a new one is found by its own linting.
     """
-    return tuple((near(path, here), path.resolve()) for path in files(specs))
+    return tuple((near(path, here), real(path)) for path in files(specs))
 
 
 _PLAIN: dict[str, Text] = {}
@@ -57,6 +59,24 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def compared(kind: str) -> tuple[str, ...]:
+    """The keys that say what a spec of that kind describes."""
+    return _OF_A_MODULE if kind == "module" else _OF_A_FORMAT
+
+
+_OF_A_FORMAT = ("params", "parts", "tensors", "value", "accepts")
+_OF_A_MODULE = (
+    "params", "axes", "default", "experts", "ranks", "serves", "visible", "matrices", "activation", "tight",
+)  # fmt: skip
+
+
+def layout(kind: str, text: Text) -> str:
+    """The digest of what a spec describes: two of the same describe the same."""
+    own = plain(text)
+    said = json.dumps([kind, *(own.get(key) for key in compared(kind))], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def differing(first: Text, second: Text, keys: tuple[str, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,11 +25,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run found, in the order of the files and of their lines."""
+    """What a run found, in the order of the files and of their lines. `across`: what other files make a finding of one,
+    suppressed or not."""
 
     findings: tuple[Diagnostic, ...]
     files: tuple[Path, ...]
     faults: tuple[Fault, ...] = ()
+    across: Mapping[Path, tuple[Diagnostic, ...]] = field(default_factory=dict[Path, tuple[Diagnostic, ...]])
 
 
 @dataclass
@@ -36,7 +39,8 @@ class Examined:
     """All there is to say of one file by itself, whatever is selected and suppressed.
 
     `refusals` keep the spec from being read, so they are always shown: nothing else is known of it then. `explains` are
-    the codes, per code that is found, that stay silent where it is shown.
+    the codes, per code that is found, that stay silent where it is shown. `kind` and `layout`: what a spec is, and the
+    digest of what it describes.
     """
 
     refusals: list[Diagnostic] = field(default_factory=list)
@@ -46,6 +50,8 @@ class Examined:
     explains: dict[str, tuple[str, ...]] = field(default_factory=dict)
     name: str | None = None
     name_at: tuple[Span, str] | None = None
+    kind: str = ""
+    layout: str = ""
 
     def add(self, other: Examined) -> None:
         """Also what another stage says of the same file."""

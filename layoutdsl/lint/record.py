@@ -38,6 +38,8 @@ def _examined(data: dict[str, Any]) -> Examined:
         explains={code: tuple(codes) for code, codes in data["explains"].items()},
         name=data["name"],
         name_at=(Span(**at[0]), at[1]) if at else None,
+        kind=data["kind"],
+        layout=data["layout"],
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layoutdsl.errors import Diagnostic, Span
+from layoutdsl.folders import real
 from layoutdsl.lint.rule import rule_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def text(outcome: Outcome) -> str:
 def concise(outcome: Outcome) -> str:
     """A line for each finding, and one that counts them."""
     lines = (f"{_where(finding)}{finding.code} {finding.name}: {finding.message}" for finding in outcome.findings)
+    lines = (_shown(line.replace("\n", " ")) for line in lines)
     return "\n".join([*lines, summary(outcome)])
 
 
@@ -69,8 +71,7 @@ FORMATS: dict[str, Callable[[Outcome], str]] = {
 
 def uri(file: str) -> str:
     """A file as GitHub names it: relative to the repository's checkout (or the current folder), forward slashes."""
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or ".").resolve()
-    path = Path(file).resolve()
+    root, path = real(Path(os.environ.get("GITHUB_WORKSPACE") or ".")), real(Path(file))
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
@@ -138,4 +139,9 @@ def _position(span: Span | None) -> Iterator[tuple[str, object]]:
 def _escaped(value: str, also: str = "") -> str:
     for char in f"%\r\n{also}":
         value = value.replace(char, f"%{ord(char):02X}")
-    return value
+    return _shown(value)
+
+
+def _shown(line: str) -> str:
+    """A line as a terminal may be given it: nothing in the name of a file moves the cursor or begins another line."""
+    return "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line)

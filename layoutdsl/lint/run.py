@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from layoutdsl.errors import Diagnostic
-from layoutdsl.folders import near, shipped
+from layoutdsl.folders import near, real, shipped
 from layoutdsl.lint.outcome import Examined, Fault, Outcome
 from layoutdsl.lint.select import EVERY, Selection
 from layoutdsl.lint.suppress import applied
@@ -42,20 +43,34 @@ def run(
     roots = [(root, list(_expanded(root))) for root in [Path(path) for path in paths] or [*map(Path, specs), shipped()]]
     places: dict[Path, Path] = {}
     for path in (path for _, files in roots for path in files):
-        places.setdefault(path.resolve(), path)
+        places.setdefault(real(path), path)
     left = dict(zip(places.values(), examine(tuple(places.values()), tuple(specs))))
     found: list[Diagnostic] = []
     faults: list[Fault] = []
+    across: dict[Path, tuple[Diagnostic, ...]] = {}
+    layouts: dict[str, str] = {}
     for root, files in roots:
         names: dict[str, Path] = {}
         if not files:
             found.append(Diagnostic("LD032", "no-specs", f"`{root}` holds no spec", help="specs are `NAME.yaml` files"))
         for path in files:
             if (one := left.pop(path, None)) is not None:
-                one.findings += _twice(one, path, names)
+                across[path] = (*_twice(one, path, names), *_alike(one, layouts))
+                one.findings += across[path]
                 found += chosen(one, selection(path))
                 faults += one.faults
-    return Outcome(tuple(found), tuple(places.values()), tuple(faults))
+    return Outcome(tuple(found), tuple(places.values()), tuple(faults), across)
+
+
+def again(outcome: Outcome, path: Path, specs: tuple[str, ...], text: str) -> Examined:
+    """What there is to say of a file of an outcome where its text is another one by now."""
+    from layoutdsl.lint.examine import examined
+
+    one = examined(path, specs, text)
+    if one.name_at is not None:
+        span, line = one.name_at
+        one.findings += (replace(finding, span=span, source=(line,)) for finding in outcome.across[path])
+    return one
 
 
 def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
@@ -69,11 +84,12 @@ def chosen(one: Examined, selection: Selection) -> list[Diagnostic]:
 
 
 def _expanded(root: Path) -> Iterator[Path]:
-    """A file itself, or all specs of a folder, written relative to the current folder where they stand inside it."""
+    """A file itself, or all files of a folder, written relative to the current folder where they stand inside it."""
     here = Path.cwd()
     for path in sorted(root.rglob("*.yaml")) if root.is_dir() else [root]:
         inside = path.relative_to(root).parts
-        if "names" not in inside and not any(part.startswith(".") for part in inside):
+        is_left_out = "names" in inside or any(part.startswith(".") for part in inside)
+        if path == root or not (is_left_out or path.is_dir()):
             yield near(path, here)
 
 
@@ -92,3 +108,16 @@ def _twice(one: Examined, path: Path, names: dict[str, Path]) -> Iterator[Diagno
             help="give each spec of a folder its own name, whatever its kind", source=(line,),
         )  # fmt: skip
     names.setdefault(one.name, path)
+
+
+def _alike(one: Examined, layouts: dict[str, str]) -> Iterator[Diagnostic]:
+    """The finding that another file of the run describes the same, where the rule does not know of that file."""
+    if one.name is None or one.name_at is None:
+        return
+    known = layouts.setdefault(one.layout, one.name)
+    if known != one.name and not any(finding.code == "LD901" for finding in one.findings):
+        span, line = one.name_at
+        yield Diagnostic(
+            "LD901", "duplicate-spec", f"`{one.name}` says the same as the {one.kind} `{known}`", span,
+            help=f"use `{known}`, or state what differs", source=(line,),
+        )  # fmt: skip

@@ -6,6 +6,7 @@ An alert is known again by its rule, its file and the text of its line, so that 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -96,8 +97,8 @@ def _result(finding: Diagnostic, index: int, known: str) -> dict[str, Any]:
 def _artifact(span: Span) -> dict[str, str]:
     where = uri(span.file)
     if where.startswith("/") or where[1:2] == ":":
-        return {"uri": "file://" + quote("/" + where.lstrip("/"))}
-    return {"uri": quote(where), "uriBaseId": "%SRCROOT%"}
+        return {"uri": "file://" + quote(os.fsencode("/" + where.lstrip("/")))}
+    return {"uri": quote(os.fsencode(where)), "uriBaseId": "%SRCROOT%"}
 
 
 def _region(span: Span) -> dict[str, int]:
@@ -112,6 +113,6 @@ def _fingerprints(findings: Iterable[Diagnostic]) -> Iterable[str]:
     for finding in findings:
         where = uri(finding.span.file) if finding.span is not None else ""
         line = finding.source[0].strip() if finding.source else finding.message
-        digest = hashlib.sha256("\0".join([finding.code, where, line]).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(os.fsencode("\0".join([finding.code, where, line]))).hexdigest()[:16]
         seen[digest] += 1
         yield f"{digest}:{seen[digest]}"

@@ -1,5 +1,7 @@
 """Which findings are wanted: codes, beginnings of codes and names, of which the longest that fits a finding decides.
 
+Case does not count.
+
     >>> wanted = Selection.of(select=["LD1", "LD3"], ignore=["LD303"])
     >>> wanted.has("LD302"), wanted.has("LD303"), wanted.has("LD904")
     (True, False, False)
@@ -12,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from layoutdsl.errors import did_you_mean
-from layoutdsl.lint.rule import rules
+from layoutdsl.lint.rule import Rule, rules
 
 ALL = "ALL"
 
@@ -44,9 +46,7 @@ EVERY = Selection()
 
 def unknown(word: str) -> str | None:
     """What is wrong with a word that selects, in one sentence, or None: a code, the beginning of one, a name or ALL."""
-    if word == ALL or code_named(word) is not None:
-        return None
-    if re.fullmatch("[A-Z]{1,2}[0-9]*", word) and any(rule.code.startswith(word) for rule in rules()):
+    if word.upper() == ALL or family(word) or code_named(word) is not None:
         return None
     known = [known for rule in rules() for known in (rule.code, rule.name, *rule.also)]
     near = did_you_mean(word, known) or "`layoutdsl rule` lists them"
@@ -55,10 +55,19 @@ def unknown(word: str) -> str | None:
 
 def code_named(word: str) -> str | None:
     """The code of the rule with that code or name."""
-    return next((rule.code for rule in rules() if word in (rule.code, rule.name)), None) or next(
-        (rule.code for rule in rules() if word in rule.also), None
+    code, name = word.upper(), word.lower()
+    return next((rule.code for rule in rules() if code == rule.code or name == rule.name), None) or next(
+        (rule.code for rule in rules() if name in rule.also), None
     )
 
 
+def family(word: str) -> tuple[Rule, ...]:
+    """The rules whose codes begin with the word."""
+    begins = re.fullmatch("[A-Z]{1,2}[0-9]*", word.upper())
+    return tuple(rule for rule in rules() if begins and rule.code.startswith(begins[0]))
+
+
 def _prefix(word: str) -> str:
-    return "" if word == ALL else code_named(word) or word
+    if word.upper() == ALL:
+        return ""
+    return word.upper() if family(word) else code_named(word) or word

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from layoutdsl import settings
+from layoutdsl.folders import real
 from layoutdsl.lint.select import ALL, Selection, unknown
 from layoutdsl.settings import Table
 
@@ -65,7 +66,7 @@ class Nearest:
     known: dict[Path, Choices] = field(default_factory=dict)
 
     def at(self, folder: Path) -> Choices:
-        folder = folder.resolve()
+        folder = real(folder)
         if folder not in self.known:
             self.known[folder] = self.flags.over(choices_in(settings.nearest(folder)))
         return self.known[folder]
@@ -83,6 +84,8 @@ def choices_in(table: Table | None) -> Choices:
     words = {key: own.texts(key, "codes and names") for key in WORDS if key in own.values}
     for key, given in words.items():
         _refuse_unknown(own, key, given)
+    if words.get("select") == () and not words.get("extend-select"):
+        own.refuse("select", "select must name codes or names: with none, nothing would be found")
     form: Any = own.values.get("output-format")
     if form is not None and form not in FORMATS:
         own.refuse("output-format", f"output-format must be one of {', '.join(FORMATS)}")

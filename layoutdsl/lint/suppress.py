@@ -1,11 +1,11 @@
 """Comments that say of a finding that it is meant:
 
-    # layoutdsl: ignore[LD904] the second entry is timed, not proven      on its line, or on a line above it
+    # layoutdsl: ignore[LD904] the second entry is timed, not proven      on its line, or above it
     # layoutdsl: ignore-file[LD904, name-mismatch] generated              anywhere, for the whole file
 
 A reason is obligatory. A comment that suppresses nothing, gives no reason or names no rule is a finding itself; what is
-not needed `--fix` removes. Findings that keep a spec from being read are never suppressed: nothing else would be known
-of it.
+not needed `--fix` removes. What stands where a comment speaks of no rule is not mended: it may be meant. Findings
+that keep a spec from being read are never suppressed: nothing else would be known of it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ class Suppression:
     reason: str
     is_alone: bool
 
-    def covers(self, finding: Diagnostic, word: str) -> bool:
+    def reaches(self, finding: Diagnostic) -> bool:
+        """Whether it speaks of the place of a finding."""
         at = finding.span.line if finding.span is not None and finding.span.file == self.span.file else None
-        return code_named(word) == finding.code and self.line in (None, at)
+        return self.line in (None, at)
 
 
 def suppressions(tree: Tree) -> tuple[Suppression, ...]:
     """The comments of a spec that begin with `layoutdsl:`."""
-    return tuple(_suppressions(tree)) if any("layoutdsl" in line for line in tree.lines) else ()
+    return tuple(_suppressions(tree)) if any("layoutdsl" in line.lower() for line in tree.lines) else ()
 
 
 def applied(
@@ -63,14 +64,16 @@ def applied(
     for one in given:
         if not one.words:
             yield _finding(one, UNKNOWN, "this comment is addressed to layoutdsl, and says nothing it knows", _USE)
+            left = _unmended(one, left)
             continue
         before = len(left)
         for at, (word, _, _) in enumerate(one.words):
             code = code_named(word)
             if code is None:
-                yield _unknown(one, at)
+                yield _unknown(one, at, left)
+                left = _unmended(one, left)
                 continue
-            kept = [finding for finding in left if not one.covers(finding, word)]
+            kept = [finding for finding in left if finding.code != code or not one.reaches(finding)]
             if len(kept) == len(left) and selection.has(code):
                 where = "in this file" if one.line is None else f"in line {one.line}"
                 yield replace(_at(one, at, UNUSED, f"there is no finding `{word}` {where}"), help="remove it")
@@ -95,7 +98,7 @@ def _suppressions(tree: Tree) -> Iterator[Suppression]:
             continue
         kind, inside, reason = form.groups()
         below = number
-        while alone.get(below):
+        while below <= len(tree.lines) and (alone.get(below) or not tree.lines[below - 1].strip()):
             below += 1
         offset = form.start(2)
         words = [
@@ -139,14 +142,24 @@ def _at(one: Suppression, at: int, kind: tuple[str, str], message: str) -> Diagn
     return Diagnostic(*kind, message, span, None, (one.text,), _without(one, at))
 
 
-def _unknown(one: Suppression, at: int) -> Diagnostic:
-    """A word that is no rule. What is near to one is corrected, not removed: should that be wrong, it is unused."""
+def _unknown(one: Suppression, at: int, left: Iterable[Diagnostic]) -> Diagnostic:
+    """A word that is no rule. Where it is near to what is found there, or the beginning of its codes, it is corrected;
+    it is never removed, since something was meant by it."""
     word, _, _ = one.words[at]
-    found = _at(one, at, UNKNOWN, f"`{word}` is no rule")
-    near = did_you_mean(word, [name for rule in rules() for name in (rule.code, rule.name)])
-    if near is None or found.span is None:
-        return replace(found, help="`layoutdsl rule` lists them")
-    return replace(found, help=near, fix=Edit(found.span, near.split("`")[1]))
+    found = replace(_at(one, at, UNKNOWN, f"`{word}` is no rule"), fix=None)
+    here = [finding for finding in left if one.reaches(finding)]
+    begun = sorted({finding.code for finding in here if finding.code.startswith(word.upper())})
+    near = did_you_mean(word, [name for finding in here for name in (finding.code, finding.name)])
+    meant = ", ".join(begun) or (near.split("`")[1] if near is not None else "")
+    if meant and found.span is not None:
+        return replace(found, help=f"did you mean `{meant}`?", fix=Edit(found.span, meant))
+    known = did_you_mean(word, [name for rule in rules() for name in (rule.code, rule.name)])
+    return replace(found, help=known or "`layoutdsl rule` lists them")
+
+
+def _unmended(one: Suppression, found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Findings without the fix of those of which a comment speaks."""
+    return [replace(finding, fix=None) if one.reaches(finding) else finding for finding in found]
 
 
 def _without(one: Suppression, at: int) -> Edit:

@@ -21,20 +21,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from layoutdsl.library import kind_of
-from layoutdsl.lint.others import differing, plain
+from layoutdsl.lint.others import compared, differing, plain
 from layoutdsl.lint.rule import Found
 from layoutdsl.lint.subject import Subject
-
-_OF_A_FORMAT = ("params", "parts", "tensors", "value", "accepts")
-_OF_A_MODULE = (
-    "params", "axes", "default", "experts", "ranks", "serves", "visible", "matrices", "activation", "tight",
-)  # fmt: skip
 
 
 def check(subject: Subject) -> Iterator[Found]:
     kind, own = kind_of(subject.spec), plain(subject.tree.data)
     for name, other in subject.others:
-        if not differing(own, other, _OF_A_MODULE if kind == "module" else _OF_A_FORMAT):
+        if not differing(own, other, compared(kind)):
             yield Found(
                 f"`{subject.spec.name}` says the same as the {kind} `{name}`",
                 (kind,),
