@@ -14,12 +14,14 @@ error of the disk in words, the window is read.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from io import FileIO
+from typing import Any
 
 import torch
 
@@ -121,6 +123,25 @@ def mapped(file: FileIO, begin: int, size: int) -> memoryview | None:
     first = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     with suppress(OSError, ValueError):  # a file system without maps, an older system, a file that ends before
         pages = mmap.mmap(file.fileno(), begin - first + size, access=mmap.ACCESS_COPY, offset=first)
-        pages.madvise(POPULATE)
+        _populate(pages)
         return memoryview(pages)[begin - first :]
     return None
+
+
+def _populate(pages: mmap.mmap) -> None:
+    """All pages of a map. OSError where the disk does not give them, or the system cannot be asked."""
+    if _madvise is None or _madvise(ctypes.addressof(ctypes.c_char.from_buffer(pages)), len(pages), POPULATE):
+        raise OSError(ctypes.get_errno(), "the pages of a map are not there")
+
+
+def _of_libc() -> Any:
+    """The call of the C library: Python's own keeps its lock while the disk is waited for."""
+    try:
+        found = ctypes.CDLL(None, use_errno=True).madvise
+    except (OSError, AttributeError, TypeError):
+        return None
+    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return found
+
+
+_madvise = _of_libc()

@@ -87,7 +87,9 @@ class Making:
         if not self.into:
             trim()
         room = self.rooms.room(work.made) if self.into and out is None else None
-        given, lost = {name: _to(tensor, self.place) for name, tensor in read.given.items()}, list[Lost]()
+        given, lost = read.given, list[Lost]()
+        if self.place != "cpu":
+            given = {name: _to(tensor, self.place) for name, tensor in given.items()}
         try:
             tensors = [self._run(share, given, _outputs(share, room) if room else out and out(share), lost)
                        for share in work.piece.shares]  # fmt: skip

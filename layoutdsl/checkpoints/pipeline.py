@@ -20,8 +20,8 @@ BUDGET = 192 << 20
 """Bytes that all works under way hold together, where no single one holds more."""
 
 READERS = 4
-WRITERS = 2
-"""Threads of each stage."""
+WRITERS = 1
+"""Threads of each stage. Two that write into one file wait for each other, and hold the others up."""
 
 
 class Work(Protocol):

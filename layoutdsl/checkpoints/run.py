@@ -34,7 +34,7 @@ CONFIG = "config.json"
 PLANS = 8_000_000
 """Bytes of all plans and of our own code, about; a plan has tens of kB, whatever its sizes."""
 
-KERNELS = {"cpu": 32_000_000}
+KERNELS = {"cpu": 64_000_000}
 """Bytes that a backend's compiled kernels and their loader take, where they come from its cache."""
 
 
