@@ -32,6 +32,14 @@ def test_without_a_mesh() -> None:
     assert told(None, tp=4, ep=2, rank=5) == Rank(4, 2, 5)
 
 
+@pytest.mark.parametrize("many", [{"tp": 2}, {"ep": 4}, {"tp": 2, "ep": 2}])
+def test_one_of_several_ranks_is_said(many: dict[str, int]) -> None:
+    """Else every process that forgets it would have the first one's tensors."""
+    with pytest.raises(LayoutError, match="`rank` does not say which of") as refused:
+        load(SRC, **many)
+    assert refused.value.diagnostics[0].code == "LP110"
+
+
 def test_a_job_of_one_is_one_rank(alone: None) -> None:
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
     assert told(mesh) == told(mesh["tp"]) == told(mesh.get_group("tp")) == Rank(1, 1, 0)

@@ -58,7 +58,7 @@ def loaded(name: str, step: int, home: Path, options: tuple) -> Tensors:
     if not folder.exists():
         copied(name, folder)
         written(folder, source(name, step))
-    return dict(load(folder, **dict(options)))
+    return dict(load(folder, **{"rank": 0, **dict(options)}))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_any_order_makes_what_a_fresh_load_does(
     name, options = side
     live = copy(loaded(name, 0, home, options))
     places = {name: tensor.data_ptr() for name, tensor in live.items()}
-    reload = Reload(live, FIXTURES / name, apply=apply, backend=backend, **dict(options))
+    reload = Reload(live, FIXTURES / name, apply=apply, backend=backend, **{"rank": 0, **dict(options)})
     for step in (1, 2):
         before, wanted = copy(live), loaded(name, step, home, options)
         if seed % 3 == step:  # a trainer that fails, and begins anew
@@ -438,7 +438,7 @@ def test_experts_of_other_ranks_are_passed_over(home: Path) -> None:
 def test_a_finished_round_holds_nothing_of_the_model(apply: str, home: Path) -> None:
     """So that what is offloaded is let go; and what other ranks need comes after all that this one does."""
     live = copy(loaded(MOE, 0, home, (("ep", 2),)))
-    one = Reload(live, FIXTURES / MOE, apply=apply, ep=2)
+    one = Reload(live, FIXTURES / MOE, apply=apply, ep=2, rank=0)
     due = one.report.missing
     one.update({name: source(MOE, 1)[name] for name in due})
     assert one.update({name: tensor for name, tensor in source(MOE, 1).items() if name not in due}).written == ()
@@ -455,12 +455,22 @@ def test_a_finished_round_holds_nothing_of_the_model(apply: str, home: Path) -> 
     same(live, loaded(MOE, 2, home, (("ep", 2),)))
 
 
+@pytest.mark.parametrize("change", [lambda one: one[:, None], lambda one: one[None]])
+def test_a_copy_of_another_shape(change: Any, home: Path) -> None:
+    live = copy(loaded(MOE, 0, home, ()))
+    one = Reload(live, FIXTURES / MOE)
+    with pytest.raises(LayoutError, match=r"`model\.norm\.weight` has the shape") as caught:
+        one.update([("model.norm.weight", change(source(MOE, 1)["model.norm.weight"]))])
+    assert caught.value.diagnostics[0].code == "LP162"
+    same(live, loaded(MOE, 0, home, ()))
+
+
 # ---------------------------------------------------------------- the report
 
 
 def test_the_report_in_words(home: Path) -> None:
     live = copy(loaded(MOE, 0, home, (("tp", 2),)))
-    one = Reload(live, FIXTURES / MOE, tp=2)
+    one = Reload(live, FIXTURES / MOE, tp=2, rank=0)
     tensors = source(MOE, 1)
     late = ("k_proj.weight_scale", "experts.1.up_proj.weight_packed", "experts.2.up_proj.weight_packed")
     report = one.update([pair for pair in tensors.items() if not pair[0].endswith(late)])

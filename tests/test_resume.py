@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from test_convert_failures import files, written
 
 from layoutdsl import LayoutError, convert, load
-from layoutdsl.checkpoints import making, storing, units
+from layoutdsl.checkpoints import making, pipeline, storing, units
 from layoutdsl.checkpoints.folder import read_header
 from layoutdsl.checkpoints.load import planned
 
@@ -211,3 +211,85 @@ def test_storage_that_is_not_the_ranks(change: Any, told: str) -> None:
     change(into)
     with pytest.raises(LayoutError, match=told):
         load(FIXTURES / NAME, tp=2, rank=1, into=into)
+
+
+def test_another_checkpoint_of_the_same_name(src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read of it is never taken for the one that was looked at, also where that one is back in the end."""
+    other = Path(shutil.copytree(src, tmp_path / "other"))
+    for path in other.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    link = tmp_path / "current"
+    link.symlink_to("src")
+    read = making.Making.read
+
+    def swapped(self: making.Making, work: Any) -> Any:
+        link.unlink()
+        link.symlink_to("other")
+        try:
+            return read(self, work)
+        finally:
+            link.unlink()
+            link.symlink_to("src")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "READERS", 1)
+        patch.setattr(making.Making, "read", swapped)
+        for use in (lambda: convert(link, tmp_path / "out", tp=2), lambda: list(load(link))):
+            with pytest.raises(LayoutError, match="was changed while it was read") as caught:
+                use()
+            assert caught.value.diagnostics[0].code == "LP213"
+    convert(link, tmp_path / "out", tp=2)
+    assert files(tmp_path / "out") == expected(src, tmp_path / "whole")
+
+
+def test_a_config_that_changes_meanwhile(src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = storing.Store.put
+
+    def replacing(self: storing.Store, work: Any, made: Any) -> Any:
+        (src / "config.json").write_text("{}")
+        return put(self, work, made)
+
+    monkeypatch.setattr(storing.Store, "put", replacing)
+    with pytest.raises(LayoutError, match=r"config\.json` was changed while it was read"):
+        convert(src, tmp_path / "out", tp=2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"1", b"[]", b'{"form":1}', b'{"form":1,"of":null}', b"{}", b'{"files":null}', b"[" * 100_000,
+        b'{"unit":"x","plans":"","wrote":"","lost":[[1]]}', b'{"unit":[1]}',
+        b'{"unit":"x","plans":"","wrote":"","lost":[["a","b","c","d"]]}',
+    ],
+    ids=range(10),
+)  # fmt: skip
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_journal_that_is_none(at: int, line: bytes, src: Path, stopped: Path) -> None:
+    """From a line that is not ours on, nothing of it counts."""
+    journal = stopped.parent / ".out.partial" / "journal"
+    lines = journal.read_bytes().split(b"\n")
+    journal.write_bytes(b"\n".join([*lines[:at], line, *lines[at:]]))
+    convert(src, stopped, tp=2)
+    assert files(stopped) == expected(src, stopped.parent / "whole")
+
+
+def test_what_lies_there_without_a_journal_is_no_output(src: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".out.partial" / "out" / "rank-3"
+    left.mkdir(parents=True)
+    (left / storing.FILE).write_bytes(b"left by a run that was killed before anything was finished")
+    convert(src, tmp_path / "out", tp=2)
+    assert files(tmp_path / "out") == expected(src, tmp_path / "whole")
+
+
+def test_storage_that_cannot_hold_the_tensors(tmp_path: Path) -> None:
+    first, second = "model.layers.0.input_layernorm.weight", "model.layers.1.input_layernorm.weight"
+    for change, told in (
+        (lambda tensors: {second: tensors[first]}, f"`{first}` and `{second}` of `into` share memory"),
+        (lambda tensors: {first: tensors[first].to("meta")}, f"`{first}` of `into` is a meta tensor"),
+        (lambda tensors: {first: [1]}, f"`{first}` of `into` is of type list"),
+    ):
+        tensors = {name: torch.empty_like(tensor) for name, tensor in load(FIXTURES / NAME)}
+        with pytest.raises(LayoutError, match=told):
+            list(load(FIXTURES / NAME, into=tensors | change(tensors)))

@@ -190,17 +190,17 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
                 help="kernels read contiguous tensors; allocate it with torch.empty",
             )
         found[info.name] = given_out
-    _apart(found)
+    apart(found)
     return found
 
 
-def _apart(out: Mapping[str, torch.Tensor]) -> None:
+def apart(out: Mapping[str, torch.Tensor], what: str = "`out`") -> None:
     """LayoutError where two outputs share memory: one would be written over the other."""
     placed = sorted((tensor.data_ptr(), tensor.nbytes, name) for name, tensor in out.items() if tensor.nbytes)
     for (begin, size, name), (other_begin, _, other) in pairwise(placed):
         if begin + size > other_begin and out[name].device == out[other].device:
             raise LayoutError(
-                f"`{name}` and `{other}` of `out` share memory",
+                f"`{name}` and `{other}` of {what} share memory",
                 code="LP354",
                 name="outputs-overlap",
                 help="give each output storage of its own",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from layoutdsl.backends import buffers
 from layoutdsl.checkpoints.making import Making, Read
 from layoutdsl.checkpoints.pipeline import Pipeline
 from layoutdsl.checkpoints.run import Conversion
@@ -44,11 +45,9 @@ def check(conversion: Conversion, into: Tensors) -> None:
             raise LayoutError(
                 f"`into` lacks `{name}`", code="LP161", name="missing-tensor", help=f"allocate {wanted} for it"
             )
-        tensor = into[name]
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype != dtype or tensor.shape != shape:
-            found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" if isinstance(
-                tensor, torch.Tensor
-            ) else f"of type {type(tensor).__name__}"  # fmt: skip
+        tensor = buffers.dense(name, into[name], " of `into`", f"allocate {wanted}")
+        if tensor.dtype != dtype or tensor.shape != shape:
+            found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
             raise LayoutError(
                 f"`{name}` of `into` is {found}, expected {wanted}",
                 code="LP162",
@@ -62,6 +61,7 @@ def check(conversion: Conversion, into: Tensors) -> None:
                 name="not-contiguous",
                 help="kernels read contiguous tensors; allocate it with torch.empty",
             )
+    buffers.apart(into, "`into`")
 
 
 def fill(conversion: Conversion, into: Tensors | None) -> Iterator[tuple[str, torch.Tensor]]:

@@ -15,7 +15,7 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -62,9 +62,28 @@ QUANTIZATION = "hf_quant_config.json"
 """Where ModelOpt says how it quantized, unless config.json does."""
 
 
+State = tuple[int, ...]
+"""What a file looks like: its size, and when it and its entry were last changed, in nanoseconds."""
+
+
+def state_of(status: os.stat_result) -> State:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def fail_changed(path: Path) -> NoReturn:
+    """The file is not the one that was looked at first."""
+    _fail(
+        "LP213",
+        "bad-safetensors" if path.suffix == ".safetensors" else "bad-config",
+        f"`{path}` was changed while it was read",
+        "begin again, when nothing writes into the checkpoint any more",
+    )
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One tensor: what its header says, and where its bytes stand."""
+    """One tensor: what its header says, and where its bytes stand. state: what the file looked like then; nothing
+    where no file is read."""
 
     name: str
     file: Path
@@ -72,6 +91,7 @@ class Entry:
     shape: tuple[int, ...]
     start: int
     size: int
+    state: State = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
@@ -206,7 +226,8 @@ def read_header(path: Path, *folders: Path) -> tuple[dict[str, Entry], dict[str,
     a link."""
     try:
         with files.opened(path, *folders) as file:
-            size = os.fstat(file.fileno()).st_size
+            status = os.fstat(file.fileno())
+            size = status.st_size
             length = int.from_bytes(file.read(8), "little")
             text = file.read(min(length, json_text.MAX_BYTES)) if size >= 8 else b""
     except OSError as error:
@@ -223,7 +244,8 @@ def read_header(path: Path, *folders: Path) -> tuple[dict[str, Entry], dict[str,
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         _fail("LP213", "bad-safetensors", f"`{path}`: its metadata are no texts by name", None)
-    entries = {name: _entry(path, name, value, 8 + length) for name, value in header.items()}
+    state = state_of(status)
+    entries = {name: replace(_entry(path, name, value, 8 + length), state=state) for name, value in header.items()}
     at = 8 + length
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.size)):
         if entry.start != at:
@@ -310,6 +332,8 @@ def opened(entry: Entry) -> Iterator[FileIO]:
     """The file of a tensor, to be read without a buffer. LayoutError for whatever the system says meanwhile."""
     try:
         with entry.file.open("rb", buffering=0) as file:
+            if entry.state and state_of(os.fstat(file.fileno())) != entry.state:
+                fail_changed(entry.file)
             yield file
     except OSError as error:
         _fail(

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layoutdsl.checkpoints import folder
 from layoutdsl.errors import LayoutError
 
 FORM = 1
@@ -24,8 +25,8 @@ FORM = 1
 PLANS = "plans"
 """What a conversion is called by the digest of all that it writes beside tensors, its plans among it."""
 
-State = Mapping[str, tuple[int, ...]]
-"""File name -> its size and when it and its entry were last changed, in nanoseconds."""
+State = Mapping[str, folder.State]
+"""File name -> what it looks like."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,15 @@ class Finished:
     lost: tuple[tuple[str, int, int, int], ...]
 
 
-def state(folder: Path) -> State:
+def state(place: Path) -> State:
     """What the files of a checkpoint look like now; nothing where they cannot be seen, which reading them will say."""
     found: dict[str, tuple[int, ...]] = {}
-    for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.json"))):
+    for path in sorted((*place.glob("*.safetensors"), *place.glob("*.json"))):
         try:
             seen = path.stat()
         except OSError:
             continue
-        found[path.name] = seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+        found[path.name] = folder.state_of(seen)
     return found
 
 
@@ -60,20 +61,25 @@ class Journal:
         self.path, self.of, self.files = path, dict(of), files
         self.finished: dict[str, Finished] = {}
         self._lock, self._file = threading.Lock(), -1
-        lines, self._length = _read(path)
-        if lines:
-            self._check(lines[0])
+        self._length = 0
         now: State = {}
-        for line in lines[1:]:
-            if "files" in line:
-                now = {name: tuple(numbers) for name, numbers in line["files"].items()}
-            else:
-                lost = tuple((name, expert, count, of) for name, expert, count, of in line["lost"])
-                self.finished[line["unit"]] = Finished(line["plans"], line["wrote"], now, lost)
+        for line, end in _lines(path):
+            try:
+                if not self._length:
+                    self._check({str(key): str(value) for key, value in line["of"].items()}, line["form"])
+                elif "files" in line:
+                    now = {name: tuple(map(int, numbers)) for name, numbers in line["files"].items()}
+                else:
+                    lost = tuple((str(of), *map(int, numbers)) for of, *numbers in line["lost"])
+                    if any(len(one) != 4 for one in lost):
+                        break
+                    self.finished[str(line["unit"])] = Finished(str(line["plans"]), str(line["wrote"]), now, lost)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                break  # no line of ours: what comes after it is not trusted either
+            self._length = end
 
-    def _check(self, first: Mapping[str, Any]) -> None:
-        began = first["of"] if first.get("form") == FORM else {}
-        if began == self.of:
+    def _check(self, began: Mapping[str, str], form: int) -> None:
+        if form == FORM and began == self.of:
             return
         names = [name for name in self.of if name in began and began[name] != self.of[name] and name != PLANS]
         told = f": {names[0]} {began[names[0]]}, now {self.of[names[0]]}" if names else ""
@@ -112,18 +118,16 @@ def _append(file: int, record: Mapping[str, Any]) -> None:
         text = text[os.write(file, text) :]
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The lines that were written to their end, and the bytes that these are; none where there is no journal."""
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """The lines that were written to their end, and the byte after each; none where there is no journal."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        return [], 0
-    found: list[dict[str, Any]] = []
-    length = 0
-    while end := text.find(b"\n", length) + 1:
+        return
+    begin = 0
+    while end := text.find(b"\n", begin) + 1:
         try:
-            found.append(json.loads(text[length:end]))
-        except ValueError:
-            break
-        length = end
-    return found, length
+            yield json.loads(text[begin:end]), end
+        except (ValueError, RecursionError):
+            return
+        begin = end

@@ -98,7 +98,7 @@ def planned(
     backends.load(backend)  # says what is missing, where torch is
     backends.device(backend, str(device))
     _check_device(device)
-    from layoutdsl.checkpoints.folder import Folder
+    from layoutdsl.checkpoints.folder import Folder, fail_changed
     from layoutdsl.checkpoints.journal import state
     from layoutdsl.checkpoints.opening import opened
     from layoutdsl.checkpoints.planning import Planner, every_rank, kernels_asked, one_rank
@@ -110,6 +110,9 @@ def planned(
     ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
     with _uncollected():
         source = opened(model_dir, folders)
+        for entry in source.folder.entries.values():
+            if entry.state != files.get(entry.file.name, entry.state):
+                fail_changed(entry.file)
         planner = Planner(ranks, kernels, folders, dtype or source.dtype, dict(params or {}), tuple(experts))
         planner.check_experts(source.work.jobs)
         plans = tuple(planner.plans(job) for job in source.work.jobs)

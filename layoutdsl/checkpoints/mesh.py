@@ -39,14 +39,22 @@ class Rank:
 def told(
     mesh: DeviceMesh | ProcessGroup | None, *, tp: int | None = None, rank: int | None = None, ep: int | None = None
 ) -> Rank:
-    """The rank that a mesh or a group makes of this process; without one, rank `rank` (default: 0) of tp times ep
-    (default: 1 each).
+    """The rank that a mesh or a group makes of this process; without one, rank `rank` of tp times ep (default: 1
+    each, and then rank 0).
 
-    Raises LayoutError where both were given, and where the mesh does not say.
+    Raises LayoutError where both were given, and where neither says it.
     """
     given = [name for name, value in (("tp", tp), ("rank", rank), ("ep", ep)) if value is not None]
     if mesh is None:
-        return Rank(1 if tp is None else tp, 1 if ep is None else ep, rank or 0)
+        own = Rank(1 if tp is None else tp, 1 if ep is None else ep, rank or 0)
+        if rank is None and (own.tp, own.ep) != (1, 1):
+            raise LayoutError(
+                f"`rank` does not say which of {own.tp} tensor- times {own.ep} expert-parallel ranks this process is",
+                code="LP110",
+                name="ranks",
+                help="give rank=0 or another; a mesh says it by itself",
+            )
+        return own
     if given:
         raise _refused(
             f"`mesh` says which rank this process is, and so does `{given[0]}`",

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from layoutdsl import files
 from layoutdsl.errors import LayoutError
 
 try:
@@ -32,9 +33,26 @@ def partial_of(final: Path) -> Path:
     return final.parent / f".{final.name}.partial"
 
 
+def _is_there(path: Path) -> bool:
+    """Whether something is there that this user may see."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def check_new(final: Path) -> None:
     """LayoutError where an output folder is there already and not empty."""
-    if final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir()))):
+    try:
+        there = final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir())))
+    except OSError as error:
+        raise LayoutError(
+            f"cannot write `{final}`: {files.reason(error)}",
+            code="LP220",
+            name="destination",
+            help="choose another place, or one that this user may see",
+        ) from None
+    if there:
         partial = partial_of(final)
         if partial.is_dir() and not (partial / OUT).exists():  # a run was killed after the output got its name
             with suppress(LayoutError, OSError), _locked(partial):
@@ -64,14 +82,14 @@ def published(final: Path, *, restart: bool = False) -> Iterator[Path]:
             final.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(partial))
             check_new(final)  # another process may just have made it
-            if restart:
+            if restart or not _is_there(partial / JOURNAL):  # where nothing is recorded, what lies there is of no use
                 _clear(partial)
             try:
                 (partial / OUT).mkdir(exist_ok=True)
                 yield partial
                 _rename(partial / OUT, final)
             finally:
-                if not (partial / JOURNAL).exists() or not (partial / OUT).exists():
+                if not _is_there(partial / JOURNAL) or not _is_there(partial / OUT):
                     _remove(partial)
     except BaseException as error:
         for folder in made:
@@ -84,7 +102,7 @@ def published(final: Path, *, restart: bool = False) -> Iterator[Path]:
 def _explain(error: BaseException, final: Path, partial: Path) -> None:
     """Say what is kept and how to go on; of a disk that says no, make a refusal."""
     kept = f"what is finished is kept in `{partial}`: the same command goes on, with --restart it begins anew"
-    kept = kept if (partial / JOURNAL).exists() else ""
+    kept = kept if _is_there(partial / JOURNAL) else ""
     if isinstance(error, OSError) and error.strerror:  # the loader of libraries has none: that is no full disk
         place = f"`{error.filename}`" if error.filename else f"into `{final}`"
         raise LayoutError(

@@ -21,7 +21,7 @@ import torch
 from layoutdsl.checkpoints import gather
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.folder import Entry, opened, read_tensor, tensor_of
-from layoutdsl.checkpoints.planning import Planner
+from layoutdsl.checkpoints.planning import Planner, within
 from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan, TensorInfo
@@ -100,7 +100,11 @@ def read(source: Source, job: Job, take: Take) -> dict[str, Given]:
         if info.name in source.moves:
             found[info.name] = _sliced(source.slice, job, info, source.moves[info.name], take)
     if source.rest is not None:
-        found.update(source.rest.run(_needed(source.rest, job, source.needs, take)))
+        rest = _needed(source.rest, job, source.needs, take)
+        try:
+            found.update(source.rest.run(rest))
+        except LayoutError as error:
+            raise within(job, error) from None
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from layoutdsl.checkpoints import pipeline, storing
 from layoutdsl.checkpoints.binding import Job, Work
-from layoutdsl.checkpoints.folder import Entry, Folder
+from layoutdsl.checkpoints.folder import Entry, Folder, fail_changed
 from layoutdsl.checkpoints.journal import Finished, Journal, State, state
 from layoutdsl.checkpoints.making import Made, Making, Read
 from layoutdsl.checkpoints.opening import Opened
@@ -26,7 +26,6 @@ from layoutdsl.checkpoints.reading import Source, ranges, source_of
 from layoutdsl.checkpoints.storing import FILE, Store
 from layoutdsl.checkpoints.units import Copy, Piece, Unit, copies, pieces, units
 from layoutdsl.checkpoints.writing import Writer
-from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Lost, Plan
 
 CONFIG = "config.json"
@@ -195,11 +194,6 @@ def _carry_out(conversion: Conversion, store: Store, carry_out: CarryOut) -> dic
 
 def _check_unchanged(conversion: Conversion) -> None:
     now = state(conversion.folder.path)
-    for name in sorted({name for unit in conversion.units for name in unit.files}):
+    for name in sorted({CONFIG, *(name for unit in conversion.units for name in unit.files)}):
         if now.get(name) != conversion.files.get(name):
-            raise LayoutError(
-                f"`{conversion.folder.path / name}` was changed while it was read",
-                code="LP213",
-                name="bad-safetensors",
-                help="convert again, when nothing writes into the checkpoint any more",
-            )
+            fail_changed(conversion.folder.path / name)

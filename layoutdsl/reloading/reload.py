@@ -228,6 +228,13 @@ def _check(entry: Entry, tensor: Any) -> None:
     info = TensorInfo(entry.name, "", (entry.dtype,), "", 0, entry.shape, 0, False)
     remedy = "each rank is given whole tensors, as the checkpoint has them: gather a sharded one, cast another dtype"
     buffers.matches(info, tensor, entry.shape, "", remedy)
+    if tensor.shape != entry.shape:  # a plan takes no offence at dimensions of 1, a copy would
+        raise LayoutError(
+            f"`{entry.name}` has the shape {list(tensor.shape)}, expected {list(entry.shape)}",
+            code="LP162",
+            name="wrong-shape",
+            help=remedy,
+        )
 
 
 def _shown(given: object) -> str:
