@@ -105,7 +105,7 @@ def test_input_scales_pass_through_and_are_no_part_of_the_inverse():
     [
         ({"params": {"grup": 32}}, "no side has a parameter `grup`"),
         ({"params": {"target.grup": 32}}, "`marlin_int4_a16` has no parameter `grup`"),
-        ({"params": {"group": "32"}}, "parameter `group` of `awq` cannot be 32"),
+        ({"params": {"group": "32"}}, "parameter `group` of `awq` cannot be the text \"32\""),
         ({"sizes": {"n": 64}}, "module `linear` needs the size of axis `k` (input features)"),
         ({"sizes": {"n": 64, "k": 0}}, "size `k` of module `linear` cannot be 0"),
         ({"sizes": {"n": (64, 64), "k": 64}}, "size `n` has 2 widths, `linear` has one part"),
