@@ -264,7 +264,7 @@ def test_a_source_truncated_while_it_is_read(
     with monkeypatch.context() as patch:
         patch.setattr(units, "SIZE", 4096)
         patch.setattr(making.Making, "read", truncating)
-        with pytest.raises(LayoutError, match="safetensors` (was changed|became shorter) while it was") as caught:
+        with pytest.raises(LayoutError, match=r"safetensors` (was changed|became shorter) while it was") as caught:
             convert(src, tmp_path / "out", tp=2)
     assert caught.value.help and not (tmp_path / "out").exists()
     data.write_bytes(whole)
