@@ -161,7 +161,7 @@ def test_a_layer_of_512_experts_is_loaded_a_few_at_a_time(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     stated, seen, layer = map(int, done.stdout.split())
-    assert layer > 200 << 20 and stated < 48 << 20
+    assert layer > 200 << 20 and 4 * stated < layer
     assert seen <= stated * (1 + TENTH), f"said {stated / 1e6:.1f} MB, took {seen / 1e6:.1f} MB"
 
 

@@ -33,7 +33,10 @@ CONFIG = "config.json"
 PLANS = 8_000_000
 """Bytes of all plans and of our own code, about; a plan has tens of kB, whatever its sizes."""
 
-KERNELS = {"cpu": 64_000_000}
+ENTRY = 2_000
+"""Bytes that what is known of a tensor of the checkpoint takes, about."""
+
+KERNELS = {"cpu": 80_000_000}
 """Bytes that a backend's compiled kernels and their loader take, where they come from its cache."""
 
 
@@ -94,7 +97,7 @@ class Conversion:
 
     @property
     def _before(self) -> int:
-        return PLANS + KERNELS.get(self.backend, 0)
+        return PLANS + KERNELS.get(self.backend, 0) + ENTRY * len(self.folder.entries)
 
 
 def _stretches(work: Unit | Copy) -> Iterator[tuple[Entry, int, int]]:
