@@ -17,7 +17,7 @@ import pytest
 from converted import FIXTURES, ROOT, copied
 
 from layoutdsl import LayoutError, convert
-from layoutdsl.checkpoints import making, pipeline, run, storing, units, writing
+from layoutdsl.checkpoints import making, run, storing, units, writing
 from layoutdsl.checkpoints.load import planned
 
 NAME = "llama_w4a16_asym"
@@ -106,7 +106,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def failing(monkeypatch: pytest.MonkeyPatch, fault: BaseException, at: int) -> None:
     """The n-th unit cannot be written; those before it are finished by then."""
     monkeypatch.setattr(units, "SIZE", 4096)
-    monkeypatch.setattr(pipeline, "WRITERS", 1)
     put, count = storing.Store.put, [0]
 
     def wrapped(self: storing.Store, work: Any, made: Any) -> Any:

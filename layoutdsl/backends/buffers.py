@@ -196,9 +196,9 @@ def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -
 
 def apart(out: Mapping[str, torch.Tensor], what: str = "`out`") -> None:
     """LayoutError where two outputs share memory: one would be written over the other."""
-    placed = sorted((tensor.data_ptr(), tensor.nbytes, name) for name, tensor in out.items() if tensor.nbytes)
-    for (begin, size, name), (other_begin, _, other) in pairwise(placed):
-        if begin + size > other_begin and out[name].device == out[other].device:
+    placed = sorted((str(one.device), one.data_ptr(), one.nbytes, name) for name, one in out.items() if one.nbytes)
+    for (device, begin, size, name), (other_device, other_begin, _, other) in pairwise(placed):
+        if device == other_device and begin + size > other_begin:
             raise LayoutError(
                 f"`{name}` and `{other}` of {what} share memory",
                 code="LP354",

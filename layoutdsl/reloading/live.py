@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 
 import torch
 
@@ -33,7 +32,7 @@ def live(found: Mapping[str, torch.Tensor], wanted: Mapping[str, Described]) -> 
     """The tensors of these names, without gradients, on their storage. LayoutError for one that is missing, or of
     another dtype or shape, or not contiguous, or on meta, and for two that share memory. Others are left alone."""
     tensors = {name: _checked(found, name, described) for name, described in wanted.items()}
-    _apart(tensors)
+    buffers.apart(tensors, "the model")
     return tensors
 
 
@@ -54,17 +53,6 @@ def _checked(found: Mapping[str, torch.Tensor], name: str, described: Described)
     if not tensor.is_contiguous():
         raise _wrong(f"`{name}` of the model is not contiguous", "kernels read contiguous tensors")
     return tensor.data
-
-
-def _apart(tensors: Mapping[str, torch.Tensor]) -> None:
-    def place(name: str) -> tuple[str, int]:
-        return str(tensors[name].device), tensors[name].data_ptr()
-
-    for name, other in pairwise(sorted((name for name, one in tensors.items() if one.nbytes), key=place)):
-        (device, begin), (other_device, other_begin) = place(name), place(other)
-        if device == other_device and begin + tensors[name].nbytes > other_begin:
-            help = "the checkpoint has both: give each storage of its own"
-            raise _wrong(f"`{name}` and `{other}` of the model share memory", help)
 
 
 def _wrong(message: str, help: str) -> LayoutError:
