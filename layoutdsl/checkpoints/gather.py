@@ -1,8 +1,8 @@
-"""Bytes out of a file: whole tensors as the system keeps them; rows each by itself where they are far apart, copied out
+"""Bytes out of files: whole tensors as the system keeps them; rows each by itself where they are far apart, copied out
 of a mapped window where near.
 
+    data = wholes(entries, take)             # all bytes of each tensor
     with opened(entry) as file:
-        data = whole(file, entry, take)      # all bytes of the tensor
         fill(file, entry, strips, into)      # strips of (byte of the tensor, byte of the buffer)
 
 Half of the inputs of a matrix are a stripe of each of its rows, and the other half is another rank's. Read one by one,
@@ -21,12 +21,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from layoutdsl.checkpoints.folder import Entry, read_at, room
+from layoutdsl.checkpoints.folder import Entry, opened, read_at, room
 from layoutdsl.strips import Strip, moved
+
+Take = Callable[[int], memoryview]
+"""Gives a buffer of so many bytes."""
 
 GAP = 1 << 16
 """Bytes between two rows up to which one window has both: a disk or a server gives them in less time than it takes to
@@ -46,11 +50,41 @@ POPULATE = 22
 of the mapped memory would end the process by a signal."""
 
 
-def whole(file: FileIO, entry: Entry, take: Callable[[int], memoryview]) -> memoryview:
-    """All bytes of a tensor: mapped, or else read into what `take` gives.
+def wholes(entries: Iterable[Entry], take: Take) -> dict[int, memoryview]:
+    """All bytes of each tensor, by the `id` of its entry: mapped, or else read into what `take` gives. Those that lie
+    next to each other are one stretch of their file.
 
-    Raises LayoutError where the file does not give them.
+    Raises LayoutError where a file does not give them.
     """
+    of: dict[Path, list[Entry]] = {}
+    for entry in entries:
+        of.setdefault(entry.file, []).append(entry)
+    found: dict[int, memoryview] = {}
+    for inside in of.values():
+        inside.sort(key=lambda entry: entry.start)
+        with opened(inside[0]) as file:
+            for run in _runs(inside):
+                first, last = run[0], run[-1]
+                data = _whole(file, replace(first, size=last.start + last.size - first.start), take)
+                for entry in run:
+                    at = entry.start - first.start
+                    found[id(entry)] = data[at : at + entry.size]
+    return found
+
+
+def _runs(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Tensors in the order of a file, in stretches without gaps in which each is as aligned as in memory of its own."""
+    run: list[Entry] = []
+    for entry in entries:
+        aligned = not (entry.start % WIDEST or run and run[0].start % WIDEST)
+        if run and not (aligned and entry.start == run[-1].start + run[-1].size):
+            yield run
+            run = []
+        run.append(entry)
+    yield run
+
+
+def _whole(file: FileIO, entry: Entry, take: Take) -> memoryview:
     worth = entry.size >= LEAST and entry.start % WIDEST == 0
     if worth and (found := mapped(file, entry.start, entry.size)) is not None:
         return found

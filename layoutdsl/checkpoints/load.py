@@ -6,13 +6,12 @@ for name, tensor in layoutdsl.load("model", tp=4, rank=1, device="cuda"):
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layoutdsl.checkpoints.mesh import told
+from layoutdsl.collector import uncollected
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def planned(
     folders = (specs,) if isinstance(specs, str) else tuple(map(str, specs))
     kernels = kernels_asked(target, folders)
     ranks = every_rank(tp, ep) if rank is None else (one_rank(tp, ep, rank),)
-    with _uncollected():
+    with uncollected():
         source = opened(model_dir, folders)
         for entry in source.folder.entries.values():
             if entry.state != files.get(entry.file.name, entry.state):
@@ -116,20 +115,9 @@ def planned(
         planner = Planner(ranks, kernels, folders, dtype or source.dtype, dict(params or {}), tuple(experts))
         planner.check_experts(source.work.jobs)
         plans = tuple(planner.plans(job) for job in source.work.jobs)
-    return Conversion(source, planner, plans, backend, str(device), files)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector: of all that is made here nothing is garbage, and to look takes as long as to make
-    it."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
+        conversion = Conversion(source, planner, plans, backend, str(device), files)
+        _ = conversion.units  # kept: whoever asks later has the collector again
+    return conversion
 
 
 def _check_device(device: str | torch.device) -> None:

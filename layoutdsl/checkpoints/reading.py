@@ -12,7 +12,7 @@ their whole size in memory, and of each only the bytes that are needed are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,9 +29,6 @@ from layoutdsl.spans import Span, split
 from layoutdsl.strips import Strip, moved
 
 Given = torch.Tensor | list[torch.Tensor]
-
-Take = Callable[[int], memoryview]
-"""Gives a buffer of so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +115,10 @@ def sizes(source: Source | None, job: Job) -> list[int]:
 
 def read_whole(job: Job, take: Take) -> dict[str, Given]:
     """All tensors of a module, or of those of its experts that it has."""
+    into = gather.wholes(job.entries, take)
     found: dict[str, Given] = {}
     for name, entries in job.inputs.items():
-        tensors: list[torch.Tensor] = []
-        for entry in entries:
-            with opened(entry) as file:
-                tensors.append(tensor_of(entry, gather.whole(file, entry, take)))
+        tensors = [tensor_of(entry, into[id(entry)]) for entry in entries]
         found[name] = tensors if job.apart(name) else tensors[0]
     return found
 
@@ -141,18 +136,22 @@ def whole(plan: Plan, job: Job) -> dict[str, Given]:
 
 def _needed(plan: Plan, job: Job, needs: Mapping[str, Sequence[Strip]], take: Take) -> dict[str, Given]:
     """The tensors that a plan takes, filled where it reads them; of experts that are not this rank's, nothing."""
-    found: dict[str, Given] = {}
+    wholes: list[Entry] = []
+    partly: list[tuple[Entry, int, int, Sequence[Strip]]] = []
     for name, strips in needs.items():
-        experts = {(id(entry), base): (entry, base, size) for entry, base, size in _experts(plan, job, name)}.values()
-        into: dict[int, memoryview] = {}
-        for entry, base, size in experts:
-            with opened(entry) as file:
-                if size == entry.size and _is_all(strips, size):
-                    into[id(entry)] = gather.whole(file, entry, take)
-                    continue
-                if id(entry) not in into:
-                    into[id(entry)] = take(entry.size)
-                gather.fill(file, entry, (_in_place(strip, base, size) for strip in strips), into[id(entry)])
+        for entry, base, size in {(id(one[0]), one[1]): one for one in _experts(plan, job, name)}.values():
+            if size == entry.size and _is_all(strips, size):
+                wholes.append(entry)
+            else:
+                partly.append((entry, base, size, strips))
+    into = gather.wholes(wholes, take)
+    for entry, base, size, strips in partly:
+        if id(entry) not in into:
+            into[id(entry)] = take(entry.size)
+        with opened(entry) as file:
+            gather.fill(file, entry, (_in_place(strip, base, size) for strip in strips), into[id(entry)])
+    found: dict[str, Given] = {}
+    for name in needs:
         tensors = [_tensor(entry, into.get(id(entry))) for entry in job.inputs[name]]
         found[name] = tensors if job.apart(name) else tensors[0]
     return found

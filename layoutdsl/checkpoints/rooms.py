@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import threading
 
-ALIGNMENT = 64
+ALIGNMENT = 4096
 """Of each buffer in a room, in bytes: what kernels read and write past the caches are whole lines."""
 
 GRAIN = 1 << 16

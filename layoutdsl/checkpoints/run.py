@@ -66,14 +66,14 @@ class Conversion:
 
     @cached_property
     def units(self) -> tuple[Unit | Copy, ...]:
-        """All that is to be done, in order; what is copied comes last."""
+        """All that is to be done, in order. What is copied comes first: the disk has work while kernels are loaded."""
         known: dict[int, tuple[Piece, ...]] = {}
         found: list[Unit | Copy] = []
         for job, plans in self.jobs():
             if id(plans) not in known:  # modules that look alike have their plans in common
                 known[id(plans)] = tuple(pieces(job, plans, self._source(job, plans), self.backend))
             found.extend(units(job, plans, known[id(plans)]))
-        return (*found, *copies(self.work.copies))
+        return (*copies(self.work.copies), *found)
 
     def _source(self, job: Job, plans: Sequence[Plan]) -> Source | None:
         return source_of(self.planner, job, plans[0]) if len(plans) == 1 else None

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layoutdsl.checkpoints.direct import BLOCK, Direct
 from layoutdsl.checkpoints.folder import DTYPES
 
 if TYPE_CHECKING:
     import torch
 
 _SPELLED = {name: (spelled, width) for spelled, (name, width) in DTYPES.items()}
-ALIGNMENT = 8
 CHUNK = 1 << 20
 """Bytes that are read back at a time."""
 
@@ -36,26 +36,27 @@ Described = Mapping[str, tuple[str, tuple[int, ...]]]
 class Writer:
     """One such file, new or as an earlier run left it.
 
-    Wide elements stand first, so that every tensor is aligned to its own width. What is written goes to the disk at
-    once: nothing waits for `close` that could have gone before.
+    Tensors of whole blocks stand first, each at the beginning of one, then wide elements before narrow ones, so that
+    every tensor is aligned to its own width. What is written goes to the disk at once: nothing waits for `close` that
+    could have gone before.
     """
 
     def __init__(self, path: Path, described: Described, metadata: Mapping[str, str]):
         header: dict[str, object] = {"__metadata__": dict(metadata)}
         self.path, self.places = path, dict[str, tuple[int, int]]()
         at = 0
-        for name in sorted(described, key=lambda name: (-_SPELLED[described[name][0]][1], name)):
+        for name, size in sorted(_sizes(described), key=lambda one: _order(described, *one)):
             dtype, shape = described[name]
-            spelled, width = _SPELLED[dtype]
-            size = math.prod(shape) * width
+            spelled, _ = _SPELLED[dtype]
             header[name] = {"dtype": spelled, "shape": list(shape), "data_offsets": [at, at + size]}
             self.places[name] = at, size
             at += size
         text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % ALIGNMENT)
+        text += b" " * (-(len(text) + 8) % BLOCK)
         self.head = len(text).to_bytes(8, "little") + text
         self.size = len(self.head) + at
         self.file, self.part = -1, PART
+        self.direct: Direct | None = None
 
     def open(self) -> None:
         """The file with its header and room for all tensors."""
@@ -63,6 +64,7 @@ class Writer:
         os.ftruncate(self.file, min(os.fstat(self.file).st_size, self.size))
         write_at(self.file, memoryview(self.head), 0)
         _reserve(self.file, self.size)
+        self.direct = Direct(self.path)
 
     def join(self) -> None:
         """The file as another process has opened it. OSError where there is none.
@@ -78,8 +80,11 @@ class Writer:
         start, size = self.places[name]
         assert 0 <= at <= at + len(data) <= size, name
         start += len(self.head) + at
-        write_at(self.file, data, start, self.part)
-        _send(self.file, start, len(data))
+        begin, end = self.direct.write(data, start) if self.direct else (0, 0)
+        write_at(self.file, data[:begin], start, self.part)
+        write_at(self.file, data[end:], start + end, self.part)
+        if not end:
+            _send(self.file, start, len(data))
 
     def get(self, name: str, at: int, size: int) -> Iterator[bytes]:
         """So many bytes of a tensor, from `at` on, as they are in the file; in chunks, and fewer where it ends."""
@@ -97,9 +102,21 @@ class Writer:
         self.abandon()
 
     def abandon(self) -> None:
+        if self.direct:
+            self.direct.close()
         if self.file >= 0:
             os.close(self.file)
-        self.file = -1
+        self.file, self.direct = -1, None
+
+
+def _sizes(described: Described) -> Iterator[tuple[str, int]]:
+    """(name, bytes) of each tensor."""
+    for name, (dtype, shape) in described.items():
+        yield name, math.prod(shape) * _SPELLED[dtype][1]
+
+
+def _order(described: Described, name: str, size: int) -> tuple[bool, int, str]:
+    return size % BLOCK != 0, -_SPELLED[described[name][0]][1], name
 
 
 def write_at(file: int, data: memoryview, at: int, part: int = PART) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layoutdsl.collector import uncollected
 from layoutdsl.lint.settings import FORMATS, Choices, Nearest
 
 if TYPE_CHECKING:
@@ -40,20 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: Any) -> int:
-    with _uncollected():
+    with uncollected():
         return _command(args)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without a collector of rings, which finds hardly any and takes a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _command(args: Any) -> int:
