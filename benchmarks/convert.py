@@ -77,10 +77,10 @@ def converted(source: str, made: str, backend: str) -> tuple[float, float, float
     import torch
 
     from benchmarks.memory import _kibibytes
-    from benchmarks.timing import THREADS, use_threads
+    from benchmarks.timing import THREADS
     from layoutdsl import convert
 
-    use_threads(THREADS)
+    torch.set_num_threads(THREADS)
     torch.ones(64, 64) @ torch.ones(64, 64)
     before = _kibibytes("VmRSS")
     with open("/proc/self/clear_refs", "w") as file:

@@ -1,5 +1,5 @@
-"""What the first use costs: a kernel of the cpu backend compiled, or found in its cache on disk, beyond `import numba`;
-and a plan compiled, or looked up.
+"""What the first use costs: a kernel of the cpu backend compiled, or found in its cache on disk, and
+a plan compiled, or looked up.
 
 Kernels are timed in processes of their own with a cache folder of their own: the first run of GPTQ int4 to Marlin at a
 small size, less a second run.
@@ -37,7 +37,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
             caches = {"XDG_CACHE_HOME": folder, "NUMBA_CACHE_DIR": str(Path(folder) / "numba")}
             compiled.append(in_child(first_run, environment=caches))
             cached.append(in_child(first_run, environment=caches))
-    note = "all kernels of GPTQ int4 to Marlin, beyond import numba"
+    note = "all kernels of GPTQ int4 to Marlin, and what makes or loads them"
     yield Figure("kernels_compiled", statistics.median(compiled), "s", LIMIT_COMPILED, note)
     yield Figure("kernels_from_disk", statistics.median(cached), "s", LIMIT_CACHED, note)
     firsts = [in_child(first_plan) for _ in range(TRIES[scale])]
@@ -49,7 +49,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def first_run() -> float:
-    """Seconds that a first run takes more than a second one; numba and torch come with the benchmarks."""
+    """Seconds that a first run takes more than a second one; torch comes with the benchmarks."""
     from benchmarks.inputs import inputs, outputs
     from benchmarks.repack import plan_of
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from benchmarks import Figure, Scale
-from benchmarks.timing import THREADS, Conversion, against_copy, use_threads
+from benchmarks.timing import THREADS, Conversion, against_copy
 from layoutdsl import compile_plan
 
 PROCESSES = 3
@@ -26,7 +26,7 @@ SIZES: dict[Scale, Mapping[str, int]] = {
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    use_threads(THREADS)
+    torch.set_num_threads(THREADS)
     sizes = SIZES[scale]
     experts = sizes["e"]
     params = {"group": 128, "qzeros": False, "g_idx": False}

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from benchmarks import Figure, Scale
 from benchmarks.peer_steps import repacked
 from benchmarks.repack import SIZE, plan_of
-from benchmarks.timing import THREADS, Conversion, in_child, use_threads
+from benchmarks.timing import THREADS, Conversion, in_child
 
 LIMIT = 1.0
 """MiB, by the cpu backend."""
@@ -29,7 +31,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 def extra(way: str, size: int) -> float:
     """MiB by which the process' memory peaks above what it held, inputs and outputs included, before the run."""
-    use_threads(THREADS)
+    torch.set_num_threads(THREADS)
     small, large = Conversion(plan_of(SMALL)), Conversion(plan_of(size))
 
     def run(conversion: Conversion) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import Figure, Scale
 from benchmarks.peer_steps import repacked
-from benchmarks.timing import THREADS, Conversion, against_copy, use_threads
+from benchmarks.timing import THREADS, Conversion, against_copy
 from layoutdsl import Plan, compile_plan
 
 PROCESSES = 3
@@ -46,7 +46,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 def _of_threads(scale: Scale, threads: int, conversion: Conversion) -> Iterator[Figure]:
     """Limits are for THREADS; with one thread the figures are for information."""
     weight = conversion.jobs[0][1]["linear.qweight"]
-    use_threads(threads)
+    torch.set_num_threads(threads)
     found = against_copy(
         scale,
         conversion.copy,

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import torch
 
 from benchmarks import Scale
@@ -50,12 +49,6 @@ class Conversion:
     def copy(self) -> None:
         for source, target in zip(self.sources, self.copies):
             target.copy_(source)
-
-
-def use_threads(count: int) -> None:
-    """So many threads for torch and for the kernels of the cpu backend."""
-    torch.set_num_threads(count)
-    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ def _seconds(work: Callable[[], object]) -> tuple[float, float]:
 
 def measured(scale: Scale, conversion: Conversion) -> Taken:
     """A conversion by the cpu backend on THREADS."""
-    use_threads(THREADS)
+    torch.set_num_threads(THREADS)
     return against_copy(scale, conversion.copy, run=conversion.run)["run"]
 
 

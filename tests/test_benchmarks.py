@@ -6,7 +6,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import numba
 import pytest
 import torch
 
@@ -23,10 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="module", autouse=True)
 def threads_as_before():
     """Benchmarks set how many there are."""
-    before = torch.get_num_threads(), numba.get_num_threads()
+    before = torch.get_num_threads()
     yield
-    torch.set_num_threads(before[0])
-    numba.set_num_threads(before[1])
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from layoutdsl import flags
 from layoutdsl.checkpoints.mesh import of_environment, only, told
+from layoutdsl.collector import uncollected
 from layoutdsl.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
+@uncollected()
 def convert(
     src: str | Path,
     dst: str | Path,

@@ -65,7 +65,7 @@ def wholes(entries: Iterable[Entry], take: Take) -> dict[int, memoryview]:
         with opened(inside[0]) as file:
             for run in _runs(inside):
                 first, last = run[0], run[-1]
-                data = _whole(file, replace(first, size=last.start + last.size - first.start), take)
+                data = _stretch(file, replace(first, size=last.start + last.size - first.start), take)
                 for entry in run:
                     at = entry.start - first.start
                     found[id(entry)] = data[at : at + entry.size]
@@ -76,7 +76,7 @@ def _runs(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     """Tensors in the order of a file, in stretches without gaps in which each is as aligned as in memory of its own."""
     run: list[Entry] = []
     for entry in entries:
-        aligned = not (entry.start % WIDEST or run and run[0].start % WIDEST)
+        aligned = not (entry.start % WIDEST or (run and run[0].start % WIDEST))
         if run and not (aligned and entry.start == run[-1].start + run[-1].size):
             yield run
             run = []
@@ -84,8 +84,14 @@ def _runs(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     yield run
 
 
-def _whole(file: FileIO, entry: Entry, take: Take) -> memoryview:
-    worth = entry.size >= LEAST and entry.start % WIDEST == 0
+def stretch(entry: Entry, begin: int, end: int, take: Take) -> memoryview:
+    """The bytes [begin, end) of a tensor, in the same ways, wherever they begin."""
+    with opened(entry) as file:
+        return _stretch(file, replace(entry, start=entry.start + begin, size=end - begin), take, aligned=False)
+
+
+def _stretch(file: FileIO, entry: Entry, take: Take, *, aligned: bool = True) -> memoryview:
+    worth = entry.size >= LEAST and not (aligned and entry.start % WIDEST)
     if worth and (found := mapped(file, entry.start, entry.size)) is not None:
         return found
     into = take(entry.size)

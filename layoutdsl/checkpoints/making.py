@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from layoutdsl.backends import device
-from layoutdsl.checkpoints.folder import read_into
+from layoutdsl.checkpoints import gather
 from layoutdsl.checkpoints.planning import within
 from layoutdsl.checkpoints.reading import Given, bytes_of, read, read_whole
 from layoutdsl.checkpoints.rooms import Room, Rooms
@@ -56,12 +56,12 @@ class Made:
 
 
 class Making:
-    """Reads and makes the units of a conversion, in memory that is used again: so much of it at most is kept, or what
-    the conversion takes with all units that it has under way."""
+    """Reads and makes the units of a conversion, in memory that is used again. most: bytes of it that are kept, of
+    all units that are under way at once where nothing is said."""
 
-    def __init__(self, conversion: Conversion, peak: int | None = None):
+    def __init__(self, conversion: Conversion, most: int | None = None):
         self.backend, self.device = conversion.backend, conversion.device
-        self.rooms = Rooms(conversion.peak if peak is None else peak)
+        self.rooms = Rooms(conversion.under_way if most is None else most)
         self.place = device(self.backend, self.device)
         self.into = self.backend in INTO and self.device == "cpu"
 
@@ -69,9 +69,7 @@ class Making:
         """What a unit is made of. LayoutError where a file cannot be read. Any thread may ask for it."""
         if isinstance(work, Copy):
             room = self.rooms.room(work.made)
-            data = room.take(work.size)
-            read_into(work.entry, work.begin, data)
-            return Read({}, data, room)
+            return Read({}, gather.stretch(work.entry, work.begin, work.end, room.take), room)
         source = work.piece.source
         room = self.rooms.room(work.piece.buffers)
         given = read_whole(work.job, room.take) if source is None else read(source, work.job, room.take)

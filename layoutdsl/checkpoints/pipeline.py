@@ -20,7 +20,7 @@ BUDGET = 192 << 20
 """Bytes that all works under way hold together, where no single one holds more."""
 
 READERS = 4
-WRITERS = 2
+WRITERS = 3
 """Threads of each stage. Two that write into one file wait for each other, and hold the others up."""
 
 

@@ -251,7 +251,7 @@ def _join(asked: Asked) -> Joined:
     writers, of = files_of(conversion, asked.homes)
     if of != asked.of:
         raise _differs("makes other plans of this conversion", SAME)
-    joined = Joined(conversion, Making(conversion, conversion.peak_of_one), writers)
+    joined = Joined(conversion, Making(conversion, conversion.largest), writers)
     try:
         for writer in writers:
             writer.join()

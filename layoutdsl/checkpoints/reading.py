@@ -21,6 +21,7 @@ import torch
 from layoutdsl.checkpoints import gather
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.folder import Entry, opened, read_tensor, tensor_of
+from layoutdsl.checkpoints.gather import Take
 from layoutdsl.checkpoints.planning import Planner, within
 from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError

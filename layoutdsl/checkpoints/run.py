@@ -85,15 +85,25 @@ class Conversion:
                 yield entry.file, entry.name, entry.start + begin, entry.start + end
 
     @cached_property
-    def peak(self) -> int:
-        """Bytes in memory at once, above what the interpreter with torch takes: of all units under way what is read,
-        what it becomes, what the backend needs meanwhile; and the plans."""
-        return self._before + pipeline.peak(self.units)
+    def under_way(self) -> int:
+        """Bytes of all units that are under way at once: of each what is read, what it becomes, and what the backend
+        needs meanwhile."""
+        return pipeline.peak(self.units)
 
     @cached_property
+    def largest(self) -> int:
+        """The same of the largest unit."""
+        return max((unit.read + unit.made for unit in self.units), default=0)
+
+    @property
+    def peak(self) -> int:
+        """Bytes in memory at once, above what the interpreter with torch takes: units, plans and code."""
+        return self._before + self.under_way
+
+    @property
     def peak_of_one(self) -> int:
         """The same where one unit at a time is under way."""
-        return self._before + max((unit.read + unit.made for unit in self.units), default=0)
+        return self._before + self.largest
 
     @property
     def _before(self) -> int:

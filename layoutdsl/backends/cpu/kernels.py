@@ -6,10 +6,9 @@ import hashlib
 import sys
 from contextlib import suppress
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-
-import numba
 
 from layoutdsl.backends import user_cache
 from layoutdsl.backends.cpu import machine
@@ -19,6 +18,9 @@ from layoutdsl.backends.cpu.source import source
 
 USED = ("arithmetic", "digits", "doubles", "memory", "nibbles", "recoding", "rules", "tiles", "turns", "vectors")
 """Modules whose text is part of what kernels are compiled from."""
+
+if find_spec("numba") is None:  # it is imported by the text of a kernel that is compiled, and by nothing else
+    raise ModuleNotFoundError("No module named 'numba'", name="numba")
 
 
 @cache
@@ -47,7 +49,7 @@ def _compiled(name: str, text: str) -> machine.Code:
 def _used() -> bytes:
     """All that the machine code of a kernel depends on beside its text."""
     texts = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in USED]
-    return b"".join([*texts, numba.__version__.encode(), machine.processor().encode()])
+    return b"".join([*texts, version("numba").encode(), machine.processor().encode()])
 
 
 def _written(text: str, name: str) -> Path:

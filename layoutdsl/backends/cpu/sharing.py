@@ -6,8 +6,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
-import numba
 import numpy as np
+import torch
 
 from layoutdsl.backends.cpu.calls import Call
 from layoutdsl.backends.cpu.forms import LINE
@@ -51,4 +51,5 @@ def _pool(_process: int, count: int) -> ThreadPoolExecutor:
 
 
 def threads() -> int:
-    return numba.get_num_threads()
+    """As many as torch takes: whoever wants fewer has told it."""
+    return torch.get_num_threads()
