@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -97,3 +98,60 @@ def test_a_file_that_ends_before_is_told(tmp_path: Path) -> None:
     entry = entry_of(path, 64 * 4096)
     with pytest.raises(LayoutError, match="became shorter while it was read, at tensor `x`"), opened(entry) as file:
         gather.fill(file, entry, [Strip((0, 0), 8, ((64, (4096, 8)),))], memoryview(bytearray(512)))
+
+
+@example(sizes=[8, 0, 16, 8], gaps=[0, 0, 0, 0], start=START, maps=True)
+@example(sizes=[1 << 17, 8, 1 << 17], gaps=[0, 0, 8], start=START, maps=True)
+@example(sizes=[4, 1 << 17, 8], gaps=[0, 0, 0], start=START + 4, maps=True)
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from((0, 1, 4, 8, 24, 4096, (1 << 16) - 8, 1 << 16, 1 << 17)), min_size=1, max_size=8),
+    gaps=st.lists(st.sampled_from((0, 0, 0, 1, 8)), min_size=8, max_size=8),
+    start=st.integers(START, START + 9),
+    maps=st.booleans(),
+)
+def test_whole_tensors(
+    sizes: list[int], gaps: list[int], start: int, maps: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Neighbours together: each with its bytes, at an address that fits its place, and no more buffers than bytes."""
+    path, entries, at = tmp_path_factory.getbasetemp() / "tensors", [], start
+    for number, (size, gap) in enumerate(zip(sizes, gaps)):
+        at += gap
+        entries.append(Entry(str(number), path, "uint8", (size,), at, size))
+        at += size
+    data = bytes(place * 31 % 251 for place in range(1 << 12)) * (at // (1 << 12) + 1)
+    path.write_bytes(data)
+    taken = []
+    with pytest.MonkeyPatch.context() as patch:
+        if not maps:
+            patch.setattr(gather, "mapped", lambda *of: None)
+        found = gather.wholes(reversed(entries), lambda size: taken.append(size) or aligned(size))
+        for entry in entries:
+            assert found[id(entry)] == data[entry.start : entry.start + entry.size]
+            if entry.size and entry.start % gather.WIDEST == 0:
+                assert torch.frombuffer(found[id(entry)], dtype=torch.uint8).data_ptr() % gather.WIDEST == 0
+            begin, end = entry.size // 3, entry.size
+            assert gather.stretch(entry, begin, end, aligned) == data[entry.start + begin : entry.start + end]
+    assert sum(taken) <= sum(sizes)
+
+
+def aligned(size: int) -> memoryview:
+    return memoryview(torch.empty(size + 1, dtype=torch.uint8).numpy())[:size]
+
+
+def test_neighbours_are_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each file one is opened, and tensors that lie next to each other are one read or one map."""
+    entries = []
+    for number in (0, 1):
+        path = tmp_path / f"tensors-{number}"
+        path.write_bytes(bytes(1 << 20))
+        small = [Entry(f"{at}", path, "uint8", (8,), 104 + 8 * at, 8) for at in range(50)]
+        large = [Entry(f"{at}", path, "uint8", (1 << 16,), 8192 + (at << 16), 1 << 16) for at in range(5)]
+        entries += [*small, *large]
+    reads, maps, opens, mapped = [], [], [], gather.mapped
+    monkeypatch.setattr(gather, "read_at", lambda file, entry, at, into: reads.append(len(into)))
+    monkeypatch.setattr(gather, "mapped", lambda *of: maps.append(of[2]) or mapped(*of))
+    monkeypatch.setattr(gather, "opened", lambda entry: opens.append(entry.file) or opened(entry))
+    gather.wholes(entries, aligned)
+    assert len(opens) == 2 and maps == [5 << 16] * 2
+    assert reads == ([400] * 2 if mapped_here(path) else [400, 5 << 16] * 2)

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "layoutdsl"
 # A module imports only from lines above its own. A line stands for a module or for a whole subpackage, whose modules
 # may import each other; of several lines that fit, the longest counts.
 LAYERS = (
+    "collector",
     "flags",
     "folders",
     "errors",

@@ -3,7 +3,9 @@
 Each run is a process of its own; a unit has so many bytes that all else is small beside it.
 """
 
+import gc
 import json
+import mmap
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from layoutdsl import convert
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 TENTH = 0.1
@@ -230,3 +234,22 @@ def test_a_run_takes_no_more_than_its_scratch(source, target, params, most) -> N
     stated, seen = map(int, done.stdout.split())
     assert stated <= most * MEGABYTE
     assert seen <= stated + SLACK, f"said {stated / 1e6:.1f} MB, took {seen / 1e6:.1f} MB"
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_the_collector_is_not_missed(backend: str, tmp_path: Path) -> None:
+    """It is set aside for as long as a conversion takes: none of its memory waits for it."""
+    gc.collect()
+    gc.disable()
+    try:
+        convert(FIXTURES / "qwen3_moe_w4a16", tmp_path / "out", tp=2, backend=backend)
+        assert not gc.isenabled()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not [one for one in gc.garbage if isinstance(one, (torch.Tensor, memoryview, mmap.mmap))]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    convert(FIXTURES / "qwen3_moe_w4a16", tmp_path / "again", dry_run=True)
+    assert gc.isenabled()

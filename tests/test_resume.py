@@ -29,16 +29,20 @@ def src(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stopped(src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An output of which all is finished but for the last copies."""
+    """An output of which all is finished but for the copies."""
     with monkeypatch.context() as patch:
-        read = making.Making.read
+        read, run = making.Making.read, pipeline.Pipeline.run
 
         def refused(self: making.Making, work: Any) -> Any:
             if isinstance(work, units.Copy):
                 raise RuntimeError("no further")
             return read(self, work)
 
+        def copies_last(self: pipeline.Pipeline, works: Any) -> Any:
+            return run(self, sorted(works, key=lambda work: isinstance(work, units.Copy)))
+
         patch.setattr(making.Making, "read", refused)
+        patch.setattr(pipeline.Pipeline, "run", copies_last)
         with pytest.raises(RuntimeError):
             convert(src, tmp_path / "out", tp=2)
     return tmp_path / "out"

@@ -21,7 +21,7 @@ BUDGET = 192 << 20
 
 READERS = 4
 WRITERS = 3
-"""Threads of each stage. Two that write into one file wait for each other, and hold the others up."""
+"""Threads of each stage. Of those that write two wait for the disk while one makes a digest."""
 
 
 class Work(Protocol):

@@ -37,7 +37,8 @@ ENTRY = 2_000
 """Bytes that what is known of a tensor of the checkpoint takes, about."""
 
 KERNELS = {"cpu": 80_000_000}
-"""Bytes that a backend's compiled kernels and their loader take, where they come from its cache."""
+"""Bytes that a backend's compiled kernels and their loader take, where they come from its cache, with the modules that
+are imported for them."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ class Conversion:
 
     @cached_property
     def units(self) -> tuple[Unit | Copy, ...]:
-        """All that is to be done, in order. What is copied comes first: the disk has work while kernels are loaded."""
+        """All that is to be done, in order; what is copied comes last."""
         known: dict[int, tuple[Piece, ...]] = {}
         found: list[Unit | Copy] = []
         for job, plans in self.jobs():
             if id(plans) not in known:  # modules that look alike have their plans in common
                 known[id(plans)] = tuple(pieces(job, plans, self._source(job, plans), self.backend))
             found.extend(units(job, plans, known[id(plans)]))
-        return (*copies(self.work.copies), *found)
+        return (*found, *copies(self.work.copies))
 
     def _source(self, job: Job, plans: Sequence[Plan]) -> Source | None:
         return source_of(self.planner, job, plans[0]) if len(plans) == 1 else None
@@ -195,6 +196,7 @@ def _carry_out(conversion: Conversion, store: Store, carry_out: CarryOut) -> dic
         there = [*pool.map(store.finished, works)]
     done = {storing.key(work): store.journal.finished[storing.key(work)] for work, is_ in zip(works, there) if is_}
     left = [work for work, is_ in zip(works, there) if not is_]
+    left.sort(key=lambda work: isinstance(work, Unit))  # copies first: the disk has work while kernels are loaded
 
     with (
         Progress(sum(work.size for work in left)) as progress,
