@@ -24,7 +24,7 @@ BLOCK = 4096
 LEAST = 1 << 16
 """Bytes of data from which on it is worth a call that waits for the disk."""
 
-BUFFER = 1 << 20
+BUFFER = 1 << 18
 """Bytes, of each thread that needs one."""
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import mmap
 import threading
 
-ALIGNMENT = 4096
-"""Of each buffer in a room, in bytes: what kernels read and write past the caches are whole lines."""
+from layoutdsl.checkpoints.direct import BLOCK
+
+ALIGNMENT = BLOCK
+"""Of each buffer in a room, in bytes: as the disk takes it. What kernels write past the caches are lines of 64."""
 
 GRAIN = 1 << 16
 """A room has a multiple of so many bytes, so that more of them are alike."""
