@@ -15,7 +15,7 @@ from layoutdsl.checkpoints import direct
 from layoutdsl.checkpoints.direct import BLOCK, BUFFER, LEAST, Direct
 from layoutdsl.checkpoints.writing import Writer, bytes_of
 
-SIZE = 3 * BUFFER
+SIZE = 4 * BUFFER
 DATA = bytes(at * 31 % 251 for at in range(1 << 16)) * (SIZE >> 16)
 
 

@@ -224,6 +224,7 @@ class Sizes(Mapping[str, int]):
         self.others = {k: v for k, v in lengths.items() if k not in self.stated}
         self.known: dict[str, int] = {}
         self.least: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
 
     def __getitem__(self, name: str) -> int:
         if name not in self.known:
@@ -233,6 +234,11 @@ class Sizes(Mapping[str, int]):
     def count(self, placeholder: str) -> int:
         """How often a placeholder repeats: of several numbers the least that reaches what `need` was told, else the
         greatest."""
+        if placeholder not in self._counts:
+            self._counts[placeholder] = self._count(placeholder)
+        return self._counts[placeholder]
+
+    def _count(self, placeholder: str) -> int:
         stated = [self[name] for name in self.names.count[placeholder] if self._way(name)]
         numbers = stated or [self[self.names.count[placeholder][0]]]
         enough = [number for number in numbers if number >= self.least.get(placeholder, 0)]
@@ -241,6 +247,7 @@ class Sizes(Mapping[str, int]):
     def need(self, placeholder: str, number: int) -> None:
         """The files hold so many, at least."""
         self.least[placeholder] = max(number, self.least.get(placeholder, 0))
+        self._counts.pop(placeholder, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names.config)
