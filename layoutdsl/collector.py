@@ -1,5 +1,7 @@
-"""Python's collector of rings of objects, set aside where thousands of objects are made and none is garbage: to look
-through them takes as long as to make them."""
+"""Python's garbage collector, set aside where much is made and nothing is garbage.
+
+It looks through all objects again and again, which takes as long as to make them; only rings of objects wait for it.
+"""
 
 from __future__ import annotations
 
