@@ -2,14 +2,15 @@
 
     .NAME.partial/out       what becomes NAME
     .NAME.partial/journal   what of it is finished (journal.py); from its first line on a failure leaves the folder
+    .NAME.partial/lock      held by whoever works in it
 
-Whoever works in it holds its lock.
+Nothing else is ever removed there, and no link is followed.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -27,6 +28,9 @@ OUT = "out"
 JOURNAL = "journal"
 LOCK = "lock"
 
+_OURS = re.compile(rf"{LOCK}|{JOURNAL}|{OUT}/(rank-\d+/)?(model\.safetensors|config\.json)?")
+"""What a conversion makes in such a folder; names of folders end with a slash."""
+
 
 def partial_of(final: Path) -> Path:
     """Where an output is made."""
@@ -42,7 +46,8 @@ def _is_there(path: Path) -> bool:
 
 
 def check_new(final: Path) -> None:
-    """LayoutError where an output folder is there already and not empty."""
+    """LayoutError where an output folder is there already and not empty, and where something that no conversion has
+    made is in the way."""
     try:
         there = final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir())))
     except OSError as error:
@@ -53,16 +58,44 @@ def check_new(final: Path) -> None:
             help="choose another place, or one that this user may see",
         ) from None
     if there:
-        partial = partial_of(final)
-        if partial.is_dir() and not (partial / OUT).exists():  # a run was killed after the output got its name
-            with suppress(LayoutError, OSError), _locked(partial):
-                _remove(partial)
+        _forget(partial_of(final))
         raise LayoutError(
             f"`{final}` is there already",
             code="LP220",
             name="destination",
             help="name a new folder, or remove this one first",
         )
+    if strange := _strange(partial_of(final)):
+        raise LayoutError(
+            f"`{strange}` is in the way: no conversion has made it",
+            code="LP220",
+            name="destination",
+            help="move it elsewhere, or name another folder",
+        )
+
+
+def _within(partial: Path) -> Iterator[tuple[Path, bool]]:
+    """All that is there, the deepest first, and whether a conversion makes such a thing: a link it never does."""
+    for place, folders, names in os.walk(partial, topdown=False):
+        for name, end in (*((name, "") for name in names), *((name, "/") for name in folders)):
+            path = Path(place, name)
+            spelled = path.relative_to(partial).as_posix() + end
+            yield path, not os.path.islink(path) and bool(_OURS.fullmatch(spelled))
+
+
+def _strange(partial: Path) -> Path | None:
+    """Something that no conversion has made."""
+    if os.path.islink(partial):
+        return partial
+    return next((path for path, ours in _within(partial) if not ours), None)
+
+
+def _forget(partial: Path) -> None:
+    """Remove what a run has left that was killed after the output got its name."""
+    with suppress(LayoutError, OSError):
+        if partial.is_dir() and not partial.is_symlink() and not (partial / OUT).exists():
+            with _locked(partial):
+                _remove(partial)
 
 
 @contextmanager
@@ -81,15 +114,15 @@ def published(final: Path, *, restart: bool = False) -> Iterator[Path]:
             made = [folder for folder in final.parents if not folder.exists()]
             final.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(partial))
-            check_new(final)  # another process may just have made it
-            if restart or not _is_there(partial / JOURNAL):  # where nothing is recorded, what lies there is of no use
-                _clear(partial)
             try:
+                check_new(final)  # another process may just have made it
+                if restart or not _kept(partial):  # where nothing is recorded, what lies there is of no use
+                    _clear(partial)
                 (partial / OUT).mkdir(exist_ok=True)
                 yield partial
                 _rename(partial / OUT, final)
             finally:
-                if not _is_there(partial / JOURNAL) or not _is_there(partial / OUT):
+                if not _kept(partial):
                     _remove(partial)
     except BaseException as error:
         for folder in made:
@@ -97,6 +130,11 @@ def published(final: Path, *, restart: bool = False) -> Iterator[Path]:
                 folder.rmdir()
         _explain(error, final, partial)
         raise
+
+
+def _kept(partial: Path) -> bool:
+    """Whether another run can go on from what is there."""
+    return _is_there(partial / JOURNAL) and _is_there(partial / OUT)
 
 
 def _explain(error: BaseException, final: Path, partial: Path) -> None:
@@ -162,13 +200,20 @@ def _lock(partial: Path) -> int:
 
 def _clear(partial: Path) -> None:
     """All that an earlier run has left, but the lock. The journal first: what it speaks of goes after it."""
-    (partial / JOURNAL).unlink(missing_ok=True)
-    shutil.rmtree(partial / OUT, ignore_errors=True)
+    left = [path for path, ours in _within(partial) if ours and path != partial / LOCK]
+    for path in sorted(left, key=lambda path: path != partial / JOURNAL):
+        if not path.is_dir():
+            path.unlink()
+            continue
+        with suppress(OSError):  # somebody may just have put something into it
+            path.rmdir()
 
 
 def _remove(partial: Path) -> None:
-    _clear(partial)
-    shutil.rmtree(partial, ignore_errors=True)
+    with suppress(OSError):
+        _clear(partial)
+        (partial / LOCK).unlink()
+        partial.rmdir()
 
 
 def sync(path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Where an output goes: what lies there already, what is beside it, and who else writes there."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from converted import FIXTURES
+from test_convert_failures import failing, files
+
+from layoutdsl import LayoutError, convert
+from layoutdsl.checkpoints import making
+
+SRC = FIXTURES / "qwen3_moe_w4a16"
+
+
+def begun(dst: Path, **options: Any) -> None:
+    """A conversion into it that ends after some units."""
+    with pytest.MonkeyPatch.context() as patch:
+        failing(patch, RuntimeError("no further"), 9)
+        with pytest.raises(RuntimeError):
+            convert(SRC, dst, tp=2, **options)
+
+
+def refused(dst: Path, match: str, code: str = "LP220", src: Path = SRC, **options: Any) -> LayoutError:
+    """A conversion into it is refused, as is a dry run, and nothing changes by that."""
+    before = everything(dst.parent)
+    for dry in (True, False):
+        with pytest.raises(LayoutError, match=match) as caught:
+            convert(src, dst, dry_run=dry, **{"tp": 2, **options})
+        assert caught.value.diagnostics[0].code == code and caught.value.help
+    assert everything(dst.parent) == before
+    return caught.value
+
+
+def everything(folder: Path) -> dict[Path, Any]:
+    """What is in a folder: the bytes of files, where links lead, nothing for a folder."""
+    return {path: os.readlink(path) if path.is_symlink() else bytes_of(path) for path in folder.rglob("*")}
+
+
+def bytes_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+# ---------------------------------------------------------------- what no conversion has made
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("place", ["notes.txt", "mine/file", "out/notes.txt", "out/rank-0/other.safetensors"])
+def test_what_no_conversion_has_made_stays(place: str, recorded: bool, restart: bool, tmp_path: Path) -> None:
+    """It is not removed, and does not become part of the output."""
+    begun(tmp_path / "out")
+    partial = tmp_path / ".out.partial"
+    if not recorded:
+        (partial / "journal").unlink()
+    (partial / place).parent.mkdir(exist_ok=True)
+    (partial / place).write_text("mine")
+    refused(tmp_path / "out", r"\.out\.partial/.*` is in the way: no conversion has made it", restart=restart)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("place", ["", "out", "journal", "lock", "out/rank-0", "out/rank-0/model.safetensors"])
+def test_no_link_is_followed(place: str, restart: bool, tmp_path: Path) -> None:
+    """Also where what it leads to has the form of what a conversion makes."""
+    begun(tmp_path / "out")
+    link = tmp_path / ".out.partial" / place
+    link.rename(tmp_path / "mine")
+    link.symlink_to(tmp_path / "mine")
+    refused(tmp_path / "out", f"`{link}` is in the way: no conversion has made it", restart=restart)
+
+
+def test_what_is_put_there_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopping(self: making.Making, work: Any) -> Any:
+        (tmp_path / ".out.partial" / "out" / "notes.txt").write_text("mine")
+        raise RuntimeError("no further")
+
+    monkeypatch.setattr(making.Making, "read", stopping)
+    with pytest.raises(RuntimeError):
+        convert(SRC, tmp_path / "out", tp=2)
+    assert files(tmp_path / ".out.partial") == {"out/notes.txt": b"mine"}
+
+
+def test_beside_an_output_that_is_there(tmp_path: Path) -> None:
+    """What a run has left that was killed after the output got its name is removed, and nothing else."""
+    convert(SRC, tmp_path / "out", tp=2)
+    (tmp_path / ".out.partial").mkdir()
+    for name in ("journal", "notes.txt"):
+        (tmp_path / ".out.partial" / name).write_text("left")
+    with pytest.raises(LayoutError, match="is there already"):
+        convert(SRC, tmp_path / "out", tp=2)
+    assert files(tmp_path / ".out.partial") == {"notes.txt": b"left"}
