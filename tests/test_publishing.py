@@ -1,6 +1,8 @@
 """Where an output goes: what lies there already, what is beside it, and who else writes there."""
 
 import os
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from converted import FIXTURES
 from test_convert_failures import failing, files
 
 from layoutdsl import LayoutError, convert
-from layoutdsl.checkpoints import making
+from layoutdsl.checkpoints import making, publishing, storing
 
 SRC = FIXTURES / "qwen3_moe_w4a16"
 
@@ -40,6 +42,66 @@ def everything(folder: Path) -> dict[Path, Any]:
 
 def bytes_of(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
+
+
+# ---------------------------------------------------------------- two at once
+
+flock = pytest.mark.skipif(os.name == "nt", reason="no flock")
+BOTH_WAYS = pytest.mark.parametrize(("first", "second"), [({}, {"rank": 1}), ({"rank": 1}, {})], ids=str)
+
+
+def busy_meanwhile(monkeypatch: pytest.MonkeyPatch, dst: Path, **options: Any) -> None:
+    """As the next conversion is to write its first unit, another is refused."""
+    put, lock, coming = storing.Store.put, threading.Lock(), [{}, {"restart": True}]
+
+    def waiting(self: storing.Store, work: Any, made: Any) -> Any:
+        with lock:
+            while coming:
+                refused(dst, r"another process is making `.*out", "LP226", **options, **coming.pop())
+        return put(self, work, made)
+
+    monkeypatch.setattr(storing.Store, "put", waiting)
+
+
+@flock
+@BOTH_WAYS
+def test_all_ranks_and_one_of_them(
+    first: dict[str, int], second: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert(SRC, tmp_path / "expected", tp=2, **first)
+    busy_meanwhile(monkeypatch, tmp_path / "out", **second)
+    convert(SRC, tmp_path / "out", tp=2, **first)
+    assert files(tmp_path / "out") == files(tmp_path / "expected")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected", "out"]
+
+
+@flock
+def test_an_output_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to("out")
+    busy_meanwhile(monkeypatch, tmp_path / "link", rank=0)
+    convert(SRC, tmp_path / "out", tp=2)
+
+
+@flock
+@BOTH_WAYS
+def test_all_ranks_and_one_of_them_that_begin_at_once(
+    first: dict[str, int], second: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first takes its lock when the second has looked for it, and has not taken its own."""
+    other = tmp_path / "out" / ".rank-1.partial" if first else tmp_path / ".out.partial"
+    lock = publishing._lock
+    with ExitStack() as stack:
+
+        def late(partial: Path) -> int:
+            monkeypatch.setattr(publishing, "_lock", lock)
+            stack.enter_context(publishing._locked(other))
+            return lock(partial)
+
+        monkeypatch.setattr(publishing, "_lock", late)
+        with pytest.raises(LayoutError, match=r"another process is making `.*out") as caught:
+            convert(SRC, tmp_path / "out", tp=2, **second)
+        assert caught.value.diagnostics[0].code == "LP226"
+        assert [path for path in everything(tmp_path) if path.name != "out"] == [other, other / "lock"]
 
 
 # ---------------------------------------------------------------- what no conversion has made

@@ -4,7 +4,8 @@
     .NAME.partial/journal   what of it is finished (journal.py); from its first line on a failure leaves the folder
     .NAME.partial/lock      held by whoever works in it
 
-Nothing else is ever removed there, and no link is followed.
+Nothing else is ever removed there, and no link is followed. A conversion for all ranks makes DST, one for a rank makes
+DST/rank-R: they exclude each other, since each takes its lock before it looks for the other's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from layoutdsl import files
 from layoutdsl.errors import LayoutError
+from layoutdsl.folders import real
 
 try:
     import fcntl
@@ -46,8 +48,8 @@ def _is_there(path: Path) -> bool:
 
 
 def check_new(final: Path) -> None:
-    """LayoutError where an output folder is there already and not empty, and where something that no conversion has
-    made is in the way."""
+    """LayoutError where an output folder is there already and not empty, where another process makes a part of it or
+    what it is a part of, and where something that no conversion has made is in the way."""
     try:
         there = final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir())))
     except OSError as error:
@@ -59,12 +61,15 @@ def check_new(final: Path) -> None:
         ) from None
     if there:
         _forget(partial_of(final))
+        for rank in final.glob(".rank-*.partial"):
+            _check_free(rank)
         raise LayoutError(
             f"`{final}` is there already",
             code="LP220",
             name="destination",
             help="name a new folder, or remove this one first",
         )
+    _check_free(partial_of(real(final.parent)))
     if strange := _strange(partial_of(final)):
         raise LayoutError(
             f"`{strange}` is in the way: no conversion has made it",
@@ -72,6 +77,12 @@ def check_new(final: Path) -> None:
             name="destination",
             help="move it elsewhere, or name another folder",
         )
+
+
+def _check_free(partial: Path) -> None:
+    """LayoutError where another process works in the folder."""
+    with suppress(OSError), (partial / LOCK).open() as file:
+        _hold(file.fileno(), partial, shared=True)
 
 
 def _within(partial: Path) -> Iterator[tuple[Path, bool]]:
@@ -115,7 +126,7 @@ def published(final: Path, *, restart: bool = False) -> Iterator[Path]:
             final.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(partial))
             try:
-                check_new(final)  # another process may just have made it
+                check_new(final)  # another process may just have made it, or begun with all ranks or with one
                 if restart or not _kept(partial):  # where nothing is recorded, what lies there is of no use
                     _clear(partial)
                 (partial / OUT).mkdir(exist_ok=True)
@@ -183,19 +194,28 @@ def _lock(partial: Path) -> int:
         with suppress(FileNotFoundError):  # another process has just removed the folder
             handle = os.open(partial / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                if fcntl is not None:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _hold(handle, partial)
                 if os.path.samestat(os.fstat(handle), (partial / LOCK).stat()):
                     return handle
-            except BlockingIOError:
+            except (LayoutError, OSError):
                 os.close(handle)
-                raise LayoutError(
-                    f"another process is making `{partial.parent / partial.name[1 : -len('.partial')]}`",
-                    code="LP226",
-                    name="destination-busy",
-                    help="wait until it has ended, or name another folder",
-                ) from None
+                raise
             os.close(handle)
+
+
+def _hold(handle: int, partial: Path, *, shared: bool = False) -> None:
+    """Take the lock that is open. LayoutError where another process has it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LayoutError(
+            f"another process is making `{partial.parent / partial.name[1 : -len('.partial')]}`",
+            code="LP226",
+            name="destination-busy",
+            help="wait until it has ended, or name another folder",
+        ) from None
 
 
 def _clear(partial: Path) -> None:
