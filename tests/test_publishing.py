@@ -104,6 +104,33 @@ def test_all_ranks_and_one_of_them_that_begin_at_once(
         assert [path for path in everything(tmp_path) if path.name != "out"] == [other, other / "lock"]
 
 
+# ---------------------------------------------------------------- one after the other
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_all_ranks_where_some_have_begun(restart: bool, tmp_path: Path) -> None:
+    """What they have begun is hidden in the output: it is named, and they go on."""
+    dst = tmp_path / "out"
+    begun(dst, rank=0)
+    begun(dst, rank=1)
+    hidden = ", ".join(f"with `{dst}/.rank-{rank}.partial`, from which --rank {rank} goes on" for rank in range(2))
+    error = refused(dst, "is there already", restart=restart)
+    assert error.message == f"`{dst}` is there already, {hidden}"
+    assert error.help == "name a new folder, or remove this one first"
+    for rank in range(2):
+        convert(SRC, dst, tp=2, rank=rank)
+    convert(SRC, tmp_path / "expected", tp=2)
+    assert files(dst) == files(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_rank_where_all_have_begun(restart: bool, tmp_path: Path) -> None:
+    begun(tmp_path / "out")
+    match = r"`.*/\.out\.partial` has what another conversion finished, into all of `.*/out`"
+    refused(tmp_path / "out", match, "LP225", rank=0, restart=restart)
+    convert(SRC, tmp_path / "out", tp=2)
+
+
 # ---------------------------------------------------------------- what no conversion has made
 
 

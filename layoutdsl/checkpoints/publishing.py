@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from layoutdsl import files
 from layoutdsl.errors import LayoutError
@@ -37,6 +38,11 @@ _OURS = re.compile(rf"{LOCK}|{JOURNAL}|{OUT}/(rank-\d+/)?(model\.safetensors|con
 def partial_of(final: Path) -> Path:
     """Where an output is made."""
     return final.parent / f".{final.name}.partial"
+
+
+def _final_of(partial: Path) -> Path:
+    """The output that is made there."""
+    return partial.with_name(partial.name[1:].removesuffix(".partial"))
 
 
 def _is_there(path: Path) -> bool:
@@ -61,15 +67,16 @@ def check_new(final: Path) -> None:
         ) from None
     if there:
         _forget(partial_of(final))
-        for rank in final.glob(".rank-*.partial"):
-            _check_free(rank)
+        _fail_there(final)
+    whole = partial_of(real(final.parent))
+    _check_free(whole)
+    if _kept(whole):
         raise LayoutError(
-            f"`{final}` is there already",
-            code="LP220",
-            name="destination",
-            help="name a new folder, or remove this one first",
+            f"`{whole}` has what another conversion finished, into all of `{final.parent}`",
+            code="LP225",
+            name="other-conversion",
+            help="the arguments that it was begun with go on, without --rank; or remove that folder",
         )
-    _check_free(partial_of(real(final.parent)))
     if strange := _strange(partial_of(final)):
         raise LayoutError(
             f"`{strange}` is in the way: no conversion has made it",
@@ -77,6 +84,15 @@ def check_new(final: Path) -> None:
             name="destination",
             help="move it elsewhere, or name another folder",
         )
+
+
+def _fail_there(final: Path) -> NoReturn:
+    """The output is there, or what runs of single ranks have begun in it, which is hidden."""
+    message = f"`{final}` is there already"
+    for partial in sorted(final.glob(".rank-*.partial")):
+        _check_free(partial)
+        message += f", with `{partial}`, from which --rank {_final_of(partial).name.removeprefix('rank-')} goes on"
+    raise LayoutError(message, code="LP220", name="destination", help="name a new folder, or remove this one first")
 
 
 def _check_free(partial: Path) -> None:
@@ -211,7 +227,7 @@ def _hold(handle: int, partial: Path, *, shared: bool = False) -> None:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         raise LayoutError(
-            f"another process is making `{partial.parent / partial.name[1 : -len('.partial')]}`",
+            f"another process is making `{_final_of(partial)}`",
             code="LP226",
             name="destination-busy",
             help="wait until it has ended, or name another folder",
