@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from converted import FIXTURES
+from converted import FIXTURES, copied
 from test_convert_failures import failing, files
 
 from layoutdsl import LayoutError, convert
@@ -42,6 +42,27 @@ def everything(folder: Path) -> dict[Path, Any]:
 
 def bytes_of(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
+
+
+# ---------------------------------------------------------------- inside the checkpoint, and around it
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 0}], ids=str)
+@pytest.mark.parametrize("place", ["src/out", "src/deep/er/out", "link/out", "src/../src/out"])
+def test_an_output_in_the_checkpoint(place: str, options: dict[str, int], tmp_path: Path) -> None:
+    src = copied("qwen3_moe_w4a16", tmp_path / "src")
+    (tmp_path / "link").symlink_to("src")
+    refused(tmp_path / place, "are one in the other", src=src, **options)
+    (tmp_path / "src-out").mkdir()
+    convert(src, tmp_path / "src-out", tp=2, **options)
+
+
+@pytest.mark.parametrize("place", [".", "src", "link"])
+def test_a_rank_around_the_checkpoint(place: str, tmp_path: Path) -> None:
+    src = copied("qwen3_moe_w4a16", tmp_path / "src")
+    (tmp_path / "link").symlink_to(".")
+    refused(tmp_path / place, "are one in the other", src=src, rank=0)
+    refused(tmp_path / place, "is there already", src=src)
 
 
 # ---------------------------------------------------------------- two at once

@@ -170,6 +170,7 @@ def convert(
         "backend": backend,
     }
     conversion = planned(**arguments)
+    publishing.check_apart(conversion.folder.path, Path(dst))
     if not any(job.quantized for job in conversion.work.jobs):
         raise LayoutError(
             f"no layer of `{src}` is quantized",

@@ -40,6 +40,18 @@ def partial_of(final: Path) -> Path:
     return final.parent / f".{final.name}.partial"
 
 
+def check_apart(source: Path, destination: Path) -> None:
+    """LayoutError where one of them is in the other: tensors of the output would be taken for the checkpoint's."""
+    places = real(source), real(destination)
+    if any(one.is_relative_to(other) for one, other in (places, places[::-1])):
+        raise LayoutError(
+            f"`{destination}` and the checkpoint `{source}` are one in the other",
+            code="LP220",
+            name="destination",
+            help="name a folder that is not in the checkpoint's, nor around it",
+        )
+
+
 def _final_of(partial: Path) -> Path:
     """The output that is made there."""
     return partial.with_name(partial.name[1:].removesuffix(".partial"))
