@@ -228,7 +228,7 @@ def test_an_output_that_is_there_is_not_touched(tmp_path: Path) -> None:
     dst.mkdir()
     convert(SRC, dst)  # an empty folder is fine
     before = files(dst)
-    for options in ({}, {"rank": 0}, {"dry_run": True}):
+    for options in ({}, {"rank": 0, "dtype": "bfloat16"}, {"dry_run": True}):
         with pytest.raises(LayoutError, match="is there already"):
             convert(SRC, dst, **options)
     assert files(dst) == before and [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -49,6 +49,12 @@ def test_a_job_of_one_is_one_rank(alone: None) -> None:
     assert len(Reload(expected, SRC, mesh=mesh).report.old) == len(expected)
 
 
+def test_a_job_that_is_run_again(alone: None, tmp_path: Path) -> None:
+    """Ranks that have made their folders are done; tests/test_publishing.py has the rest."""
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("ep", "tp"))
+    assert [convert(SRC, tmp_path / "out", mesh=mesh).there for _ in range(2)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [
@@ -117,6 +123,9 @@ def test_the_command_takes_it(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert cli.main([*command, "env"]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["rank-1"]
+    capsys.readouterr()
+    assert cli.main([*command, "env"]) == 0
+    assert f"rank 1 of 2 is in {tmp_path / 'out'} already, by these plans" in capsys.readouterr().out
     assert cli.main([*command, "first"]) == 2
     assert "expected a number or env, found `first`" in capsys.readouterr().err
 

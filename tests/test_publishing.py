@@ -152,6 +152,81 @@ def test_a_rank_where_all_have_begun(restart: bool, tmp_path: Path) -> None:
     convert(SRC, tmp_path / "out", tp=2)
 
 
+# ---------------------------------------------------------------- a rank that is there
+
+
+def test_a_job_that_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has made its folder and the other has failed: the same commands go on, and what is made stays."""
+    dst = tmp_path / "out"
+    convert(SRC, dst, tp=2, rank=0)
+    begun(dst, rank=1)
+    before = stamps(dst / "rank-0")
+    reports = [convert(SRC, dst, tp=2, rank=rank) for rank in range(2)]
+    assert [(report.there, report.written) for report in reports] == [(True, False), (False, True)]
+    assert f"rank 0 of 2 is in {dst} already, by these plans; `verify` compares its values\n" in str(reports[0])
+    assert "is in" not in str(reports[1])
+    assert stamps(dst / "rank-0") == before
+    convert(SRC, tmp_path / "expected", tp=2)
+    assert files(dst) == files(tmp_path / "expected")
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("options", [{}, {"dry_run": True}, {"restart": True}, {"verify": True}], ids=str)
+def test_a_rank_is_there_however_it_was_made(options: dict[str, Any], tmp_path: Path) -> None:
+    """Also by a conversion of all ranks; and what a run has left that was killed in its last moment is removed."""
+    dst = tmp_path / "out"
+    convert(SRC, dst, tp=2)
+    left = dst / ".rank-1.partial"
+    left.mkdir()
+    (left / "journal").write_text("left")
+    before = everything(dst / "rank-1")
+    report = convert(SRC, dst, tp=2, rank=1, **options)
+    assert report.there and not report.written
+    assert report.verified.startswith("verified rank 1 of 2" if "verify" in options else "")
+    assert bool(report.verified) == ("verify" in options)
+    assert everything(dst / "rank-1") == before and not left.exists()
+    refused(dst, "is there already")
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (lambda home: None, {"dtype": "float16"}),
+        (lambda home: None, {"tp": 4}),
+        (lambda home: (home / "more").write_text(""), {}),
+        (lambda home: (home / "config.json").unlink(), {}),
+        (lambda home: (home / "config.json").write_text("{}"), {}),
+        (lambda home: (home / "model.safetensors").unlink(), {}),
+        (lambda home: os.truncate(home / "model.safetensors", 200_000), {}),
+        (lambda home: home.rename(home.with_name("mine")) and home.symlink_to("mine"), {}),
+    ],
+    ids=["dtype", "ranks", "more", "no config", "config", "no file", "size", "link"],
+)
+def test_a_rank_that_is_not_quite_there(change: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    convert(SRC, tmp_path / "out", tp=2, rank=0)
+    change(tmp_path / "out" / "rank-0")
+    before = everything(tmp_path)
+    refused(tmp_path / "out", "rank-0` is there already", rank=0, **options)
+    assert everything(tmp_path) == before
+
+
+def test_values_of_a_rank_that_is_there(tmp_path: Path) -> None:
+    """They are held to nothing, unless it is asked for."""
+    convert(SRC, tmp_path / "out", tp=2, rank=0)
+    path = tmp_path / "out" / "rank-0" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert convert(SRC, tmp_path / "out", tp=2, rank=0).there
+    with pytest.raises(LayoutError, match="rank 0") as caught:
+        convert(SRC, tmp_path / "out", tp=2, rank=0, verify=True)
+    assert caught.value.diagnostics[0].code == "LP222"
+    assert path.read_bytes() == data
+
+
 # ---------------------------------------------------------------- what no conversion has made
 
 

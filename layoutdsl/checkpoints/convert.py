@@ -9,11 +9,13 @@ file holds every plan (`layoutdsl.plan.DIGEST`) and which unit was made by which
 Everything is checked before anything is written, and the output gets its name when it is whole. What a run has finished
 that failed or was killed is kept beside it, and the same call goes on from there (journal.py). Refused are tensors
 that no template names, missing ones, files that differ from config.json, and an output folder that is there already.
+A job of several processes, one for each rank, can be run again as it is: what a rank has made already counts as done.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from layoutdsl.checkpoints.report import Report
+    from layoutdsl.checkpoints.run import Conversion
     from layoutdsl.model import ParamValue
     from layoutdsl.plan import Lost
 
@@ -142,6 +145,9 @@ def convert(
     alone. verify: hold every value of the output against the source before it gets its name. restart: begin anew, where
     an earlier run was stopped. dry_run: write nothing.
 
+    A rank's folder that is there already counts as done where its config.json, and of its file the size and the header
+    with all plans, are those that would be written; of its values only `verify` knows.
+
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; where
     something is finished by then, it says what is kept, else nothing is left behind.
     """
@@ -156,7 +162,9 @@ def convert(
         own = only(told(mesh, tp=tp, rank=rank, ep=ep))
         tp, ep, rank = own.tp, own.ep, own.number
     final = Path(dst) if rank is None else Path(dst) / f"rank-{rank}"
-    publishing.check_new(final)
+    there = rank is not None and os.path.isdir(final)  # an earlier run of the same job may have made it
+    if not there:
+        publishing.check_new(final)
     arguments: dict[str, Any] = {
         "model_dir": src,
         "target": to,
@@ -179,22 +187,44 @@ def convert(
             help="there is nothing to convert",
         )
     report = Report.of(str(src), str(dst), conversion)
+    if there:
+        report.there = _is_made(conversion, final)
+        (publishing.forget if report.there else publishing.check_new)(final)
     if ray is not None:
         report.peak, report.where = conversion.peak_of_one, " in each worker process"
-    if not dry_run:
+
+    def held(folder: Path) -> str:
+        from layoutdsl.checkpoints.verify import verify
+
+        return str(verify(folder, against=src, specs=tuple(map(str, specs))))
+
+    if not dry_run and report.there:
+        report.verified = held(final) if verify else ""
+    elif not dry_run:
         from layoutdsl.checkpoints import storing
 
         with _writing(ray, arguments) as write, publishing.published(final, restart=restart) as folder:
             place = folder / publishing.OUT
             homes = storing.homes(conversion.planner, place, alone=rank is not None)
             report.lost = write(conversion, folder, homes)
-            if verify:
-                from layoutdsl.checkpoints.verify import verify as held_against
-
-                report.verified = str(held_against(place, against=src, specs=tuple(map(str, specs))))
+            report.verified = held(place) if verify else ""
         report.written = True
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _is_made(conversion: Conversion, home: Path) -> bool:
+    """Whether the folder of the one rank is what the conversion makes, but for the values of tensors."""
+    from layoutdsl.checkpoints.run import CONFIG, files_of
+
+    (writer,), _ = files_of(conversion, [home])
+    try:
+        with writer.path.open("rb") as file:
+            same = os.fstat(file.fileno()).st_size == writer.size and file.read(len(writer.head)) == writer.head
+        config = (home / CONFIG).read_bytes() == (conversion.folder.path / CONFIG).read_bytes()
+        return same and config and len(list(home.iterdir())) == 2 and not home.is_symlink()
+    except OSError:
+        return False
 
 
 @contextmanager

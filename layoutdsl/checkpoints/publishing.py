@@ -78,7 +78,7 @@ def check_new(final: Path) -> None:
             help="choose another place, or one that this user may see",
         ) from None
     if there:
-        _forget(partial_of(final))
+        forget(final)
         _fail_there(final)
     whole = partial_of(real(final.parent))
     _check_free(whole)
@@ -129,8 +129,9 @@ def _strange(partial: Path) -> Path | None:
     return next((path for path, ours in _within(partial) if not ours), None)
 
 
-def _forget(partial: Path) -> None:
+def forget(final: Path) -> None:
     """Remove what a run has left that was killed after the output got its name."""
+    partial = partial_of(final)
     with suppress(LayoutError, OSError):
         if partial.is_dir() and not partial.is_symlink() and not (partial / OUT).exists():
             with _locked(partial):

@@ -76,6 +76,7 @@ class Report:
     """The outcome of one conversion; `str` is what the command prints.
 
     peak: bytes in memory at once, above what the interpreter with torch takes; where: in which process, if not in ours.
+    there: whether an earlier run has written the output of this one rank.
     lost: which values of which unit became 0, once it has run. verified: what `verify` says of it, where it was asked
     for.
     """
@@ -92,6 +93,7 @@ class Report:
     copied_bytes: int
     peak: int
     where: str = ""
+    there: bool = False
     written: bool = False
     seconds: float = 0.0
     lost: dict[str, list[Lost]] = field(default_factory=dict)
@@ -131,7 +133,6 @@ class Report:
 
     def __str__(self) -> str:
         how = ": the first shipped kernel by name that takes the codes (--to names another)" if self.chosen else ""
-        verb = "wrote" if self.written else "would write"
         return "\n".join([
             f"{self.source}: {self.format}",
             f"{self.ranks}, to {', '.join(self.kernels)}{how}",
@@ -139,10 +140,16 @@ class Report:
             *table([HEAD, *(cells for row in self.rows for cells in row.lines())], NUMBERS),
             "",
             *self._notes(),
-            f"{verb} {in_bytes(self.bytes)}, {in_bytes(self.padding)} of them padding, to {self.destination}",
+            self._outcome(),
             f"{in_bytes(self.peak)} of memory at most{self.where} beside the interpreter and torch, "
             f"{self.seconds:.2f} s",
         ])  # fmt: skip
+
+    def _outcome(self) -> str:
+        if self.there:
+            return f"{self.ranks} is in {self.destination} already, by these plans; `verify` compares its values"
+        verb = "wrote" if self.written else "would write"
+        return f"{verb} {in_bytes(self.bytes)}, {in_bytes(self.padding)} of them padding, to {self.destination}"
 
     def _notes(self) -> Iterator[str]:
         if self.places:
