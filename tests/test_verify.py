@@ -190,6 +190,19 @@ def test_missing_and_foreign_tensors_are_named(made) -> None:
     assert "`down.weight_scale` is float32 [2, 256], expected " in _without_more(dst).message
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_second_file_of_a_rank_is_named(alone: bool, made) -> None:
+    """A loader that takes every file of a folder would have its tensors."""
+    dst = made("llama_w4a16", 2)
+    other = dst / "rank-1" / "other.safetensors"
+    shutil.copyfile(dst / "rank-1" / FILE, other)
+    error = refusal(dst / "rank-1" if alone else dst, "llama_w4a16")
+    assert error.message.startswith(f"rank 1: `{other}` stands beside {FILE}: ") and error.help
+    assert error.diagnostics[0].code == "LP216"
+    other.unlink()
+    verify(dst, against=FIXTURES / "llama_w4a16")
+
+
 def _without_more(dst: Path) -> LayoutError:
     error = refusal(dst, "llama_w4a16")
     assert error.message == "rank 1: tensor `more` is of no unit and not copied"

@@ -4,7 +4,7 @@
 
 Each rank's file says by which plans it was made. A plan counts for nothing by itself: it is proven anew, must be one
 for this very checkpoint and rank, and what it made is decoded and compared (see compare.py). What was copied is
-compared byte for byte. No tensor may be missing or too many.
+compared byte for byte. No tensor may be missing or too many, and no other safetensors file may stand beside a rank's.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def verify(dst: str | Path, *, against: str | Path, specs: Sequence[str | Path] 
 
     specs: folders of the user's own specs and names. One unit of the source, and of one rank, is in memory at a time.
     Raises LayoutError for the first unit that differs: rank, tensor and place, both values and how many differ; for a
-    tensor that is missing or too many; and for a plan that is none for this checkpoint.
+    tensor or a file that is missing or too many; and for a plan that is none for this checkpoint.
     """
     from layoutdsl.checkpoints.opening import opened
     from layoutdsl.checkpoints.progress import Progress
@@ -207,7 +207,7 @@ def _not_converted(message: str) -> LayoutError:
 def _belongs(source: Opened, rank: _Rank, specs: tuple[str, ...]) -> None:
     """LayoutError where a rank's plans are not for this checkpoint, or its tensors are not those of its plans."""
     from layoutdsl.checkpoints.run import CONFIG
-    from layoutdsl.checkpoints.storing import output_name
+    from layoutdsl.checkpoints.storing import FILE, output_name
 
     config = rank.home / CONFIG
     if not config.is_file() or config.read_bytes() != (source.folder.path / CONFIG).read_bytes():
@@ -230,6 +230,14 @@ def _belongs(source: Opened, rank: _Rank, specs: tuple[str, ...]) -> None:
             name="missing-tensor" if odd[0] in names else "unmatched-tensor",
             help="convert the checkpoint anew",
         )
+    for path in sorted(rank.home.glob("*.safetensors")):
+        if path.name != FILE:
+            raise LayoutError(
+                f"rank {rank.number}: `{path}` stands beside {FILE}: a loader that takes all files would read both",
+                code="LP216",
+                name="unmatched-tensor",
+                help="remove it, or move it out of the rank's folder",
+            )
 
 
 def _facts(job: Job, plan: Plan, rank: _Rank, specs: tuple[str, ...]) -> Iterator[tuple[str, Any, Any]]:
