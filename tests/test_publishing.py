@@ -21,7 +21,7 @@ def begun(dst: Path, **options: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         failing(patch, RuntimeError("no further"), 9)
         with pytest.raises(RuntimeError):
-            convert(SRC, dst, tp=2, **options)
+            convert(SRC, dst, **{"tp": 2, **options})
 
 
 def refused(dst: Path, match: str, code: str = "LP220", src: Path = SRC, **options: Any) -> LayoutError:
@@ -150,6 +150,16 @@ def test_a_rank_where_all_have_begun(restart: bool, tmp_path: Path) -> None:
     match = r"`.*/\.out\.partial` has what another conversion finished, into all of `.*/out`"
     refused(tmp_path / "out", match, "LP225", rank=0, restart=restart)
     convert(SRC, tmp_path / "out", tp=2)
+
+
+@pytest.mark.parametrize("journal", ["", '{"form":1', "[]\n", '{"form":1,"of":null}\n'])
+def test_what_is_not_recorded_is_no_output(journal: str, tmp_path: Path) -> None:
+    """A run of more ranks was killed as it began its journal: its folders do not become part of the next one's."""
+    begun(tmp_path / "out", tp=4)
+    (tmp_path / ".out.partial" / "journal").write_text(journal)
+    convert(SRC, tmp_path / "out", tp=2)
+    convert(SRC, tmp_path / "expected", tp=2)
+    assert files(tmp_path / "out") == files(tmp_path / "expected")
 
 
 # ---------------------------------------------------------------- a rank that is there

@@ -51,6 +51,15 @@ def state(place: Path) -> State:
     return found
 
 
+def began(path: Path) -> bool:
+    """Whether a journal says what it is of."""
+    try:
+        first, _ = next(_lines(path), (None, 0))
+    except OSError:
+        return False
+    return isinstance(first, dict) and isinstance(first.get("of"), dict)
+
+
 class Journal:
     """The journal of one conversion; written from its first finished unit on.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from layoutdsl import files
+from layoutdsl.checkpoints import journal
 from layoutdsl.errors import LayoutError
 from layoutdsl.folders import real
 
@@ -174,13 +175,13 @@ def published(final: Path, *, restart: bool = False) -> Iterator[Path]:
 
 def _kept(partial: Path) -> bool:
     """Whether another run can go on from what is there."""
-    return _is_there(partial / JOURNAL) and _is_there(partial / OUT)
+    return _is_there(partial / OUT) and journal.began(partial / JOURNAL)
 
 
 def _explain(error: BaseException, final: Path, partial: Path) -> None:
     """Say what is kept and how to go on; of a disk that says no, make a refusal."""
     kept = f"what is finished is kept in `{partial}`: the same command goes on, with --restart it begins anew"
-    kept = kept if _is_there(partial / JOURNAL) else ""
+    kept = kept if _kept(partial) else ""
     if isinstance(error, OSError) and error.strerror:  # the loader of libraries has none: that is no full disk
         place = f"`{error.filename}`" if error.filename else f"into `{final}`"
         raise LayoutError(
