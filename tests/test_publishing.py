@@ -165,7 +165,7 @@ def test_what_is_not_recorded_is_no_output(journal: str, tmp_path: Path) -> None
 # ---------------------------------------------------------------- a rank that is there
 
 
-def test_a_job_that_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_run_again(tmp_path: Path) -> None:
     """One rank has made its folder and the other has failed: the same commands go on, and what is made stays."""
     dst = tmp_path / "out"
     convert(SRC, dst, tp=2, rank=0)
@@ -218,9 +218,7 @@ def test_a_rank_is_there_however_it_was_made(options: dict[str, Any], tmp_path: 
 def test_a_rank_that_is_not_quite_there(change: Any, options: dict[str, Any], tmp_path: Path) -> None:
     convert(SRC, tmp_path / "out", tp=2, rank=0)
     change(tmp_path / "out" / "rank-0")
-    before = everything(tmp_path)
     refused(tmp_path / "out", "rank-0` is there already", rank=0, **options)
-    assert everything(tmp_path) == before
 
 
 def test_values_of_a_rank_that_is_there(tmp_path: Path) -> None:

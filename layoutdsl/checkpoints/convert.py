@@ -187,9 +187,11 @@ def convert(
             help="there is nothing to convert",
         )
     report = Report.of(str(src), str(dst), conversion)
-    if there:
-        report.there = _is_made(conversion, final)
-        (publishing.forget if report.there else publishing.check_new)(final)
+    if there and _is_made(conversion, final):
+        report.there = True
+        publishing.forget(final)
+    elif there:
+        publishing.check_new(final)
     if ray is not None:
         report.peak, report.where = conversion.peak_of_one, " in each worker process"
 

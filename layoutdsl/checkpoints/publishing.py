@@ -41,29 +41,9 @@ def partial_of(final: Path) -> Path:
     return final.parent / f".{final.name}.partial"
 
 
-def check_apart(source: Path, destination: Path) -> None:
-    """LayoutError where one of them is in the other: tensors of the output would be taken for the checkpoint's."""
-    places = real(source), real(destination)
-    if any(one.is_relative_to(other) for one, other in (places, places[::-1])):
-        raise LayoutError(
-            f"`{destination}` and the checkpoint `{source}` are one in the other",
-            code="LP220",
-            name="destination",
-            help="name a folder that is not in the checkpoint's, nor around it",
-        )
-
-
 def _final_of(partial: Path) -> Path:
     """The output that is made there."""
     return partial.with_name(partial.name[1:].removesuffix(".partial"))
-
-
-def _is_there(path: Path) -> bool:
-    """Whether something is there that this user may see."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def check_new(final: Path) -> None:
@@ -96,6 +76,18 @@ def check_new(final: Path) -> None:
             code="LP220",
             name="destination",
             help="move it elsewhere, or name another folder",
+        )
+
+
+def check_apart(source: Path, destination: Path) -> None:
+    """LayoutError where one of them is in the other: tensors of the output would be taken for the checkpoint's."""
+    one, other = real(source), real(destination)
+    if one.is_relative_to(other) or other.is_relative_to(one):
+        raise LayoutError(
+            f"`{destination}` and the checkpoint `{source}` are one in the other",
+            code="LP220",
+            name="destination",
+            help="name a folder that is not in the checkpoint's, nor around it",
         )
 
 
@@ -174,8 +166,8 @@ def published(final: Path, *, restart: bool = False) -> Iterator[Path]:
 
 
 def _kept(partial: Path) -> bool:
-    """Whether another run can go on from what is there."""
-    return _is_there(partial / OUT) and journal.began(partial / JOURNAL)
+    """Whether a run can go on from what is there."""
+    return os.path.exists(partial / OUT) and journal.began(partial / JOURNAL)
 
 
 def _explain(error: BaseException, final: Path, partial: Path) -> None:
