@@ -212,8 +212,9 @@ def test_a_rank_is_there_however_it_was_made(options: dict[str, Any], tmp_path: 
         (lambda home: (home / "model.safetensors").unlink(), {}),
         (lambda home: os.truncate(home / "model.safetensors", 200_000), {}),
         (lambda home: home.rename(home.with_name("mine")) and home.symlink_to("mine"), {}),
+        (lambda home: os.utime(home / "model.safetensors", (1, 1)), {}),  # the checkpoint has been changed since
     ],
-    ids=["dtype", "ranks", "more", "no config", "config", "no file", "size", "link"],
+    ids=["dtype", "ranks", "more", "no config", "config", "no file", "size", "link", "older"],
 )
 def test_a_rank_that_is_not_quite_there(change: Any, options: dict[str, Any], tmp_path: Path) -> None:
     convert(SRC, tmp_path / "out", tp=2, rank=0)

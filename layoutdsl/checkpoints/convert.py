@@ -146,7 +146,8 @@ def convert(
     an earlier run was stopped. dry_run: write nothing.
 
     A rank's folder that is there already counts as done where its config.json, and of its file the size and the header
-    with all plans, are those that would be written; of its values only `verify` knows.
+    with all plans, are those that would be written, and none of the checkpoint's is newer; of its values only `verify`
+    knows.
 
     Returns the report. Raises LayoutError that names file and tensor, what was expected and what was found; where
     something is finished by then, it says what is kept, else nothing is left behind.
@@ -222,9 +223,12 @@ def _is_made(conversion: Conversion, home: Path) -> bool:
     (writer,), _ = files_of(conversion, [home])
     try:
         with writer.path.open("rb") as file:
-            same = os.fstat(file.fileno()).st_size == writer.size and file.read(len(writer.head)) == writer.head
+            seen = os.fstat(file.fileno())
+            same = seen.st_size == writer.size and file.read(len(writer.head)) == writer.head
+        weights = [state for name, state in conversion.files.items() if name.endswith(".safetensors")]
+        newer = all(changed <= seen.st_mtime_ns for _, changed, _ in weights)
         config = (home / CONFIG).read_bytes() == (conversion.folder.path / CONFIG).read_bytes()
-        return same and config and len(list(home.iterdir())) == 2 and not home.is_symlink()
+        return same and newer and config and len(list(home.iterdir())) == 2 and not home.is_symlink()
     except OSError:
         return False
 
