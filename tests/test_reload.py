@@ -221,6 +221,62 @@ def test_modules_that_compute_are_reloaded(home: Path) -> None:
     same({name: tensor for name, tensor in model.state_dict().items() if "_extra_state" not in name}, wanted)
 
 
+def replaced(model: Layer, path: str, how: str) -> None:
+    """Another tensor of the same values, and the storage of the old one is what it was."""
+    module, _, last = path.rpartition(".")
+    owner, tensor = model.get_submodule(module), model.get_parameter(path)
+    if how == "parameter":
+        setattr(owner, last, torch.nn.Parameter(tensor.detach().clone()))
+    elif how == "data":
+        tensor.data = tensor.data.clone()
+    elif how == "freed":
+        tensor.untyped_storage().resize_(0)
+    else:
+        delattr(owner, last)
+
+
+@pytest.mark.parametrize("how", ["parameter", "data", "freed", "gone"])
+@pytest.mark.parametrize("apply", APPLY)
+def test_a_live_tensor_that_is_replaced_within_a_round(apply: str, how: str, home: Path) -> None:
+    """What would be written where the model no longer reads is refused; the next round finds what is there."""
+    model, path = Layer(loaded(MOE, 0, home, ())), "model.layers.1.self_attn.o_proj.weight_scale"
+    one, tensors = Reload(model, FIXTURES / MOE, apply=apply), [*source(MOE, 1).items()]
+    one.update(tensors[:20])
+    kept = model.get_parameter(path)
+    replaced(model, path, how)
+    due = [pair for pair in tensors[20:] if "layers.1.self_attn" in pair[0] or "norm" in pair[0]]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items() if tensor.untyped_storage().nbytes()}
+    with pytest.raises(LayoutError, match=f"LP380 live-tensor: `{path}` of the model is no longer the tensor that"):
+        one.update(due)
+    same({name: tensor for name, tensor in model.state_dict().items() if name in before}, before)
+
+    if how == "gone":
+        model.get_submodule(path.rpartition(".")[0]).weight_scale = kept  # put back
+        one.update(tensors[20:])
+    else:
+        if how == "freed":
+            kept.data = torch.empty_like(loaded(MOE, 0, home, ())[path])
+        one.begin()
+        one.update(tensors)
+    assert one.finish().complete
+    same(model.state_dict(), loaded(MOE, 1, home, ()))
+
+
+@pytest.mark.parametrize("apply", APPLY)
+def test_a_live_tensor_that_is_replaced_when_it_was_new(apply: str, home: Path) -> None:
+    live, name = copy(loaded(MOE, 0, home, ())), "lm_head.weight"
+    one = Reload(live, FIXTURES / MOE, apply=apply)
+    assert one.update(source(MOE, 1)).complete
+    written, live[name] = live[name], loaded(MOE, 0, home, ())[name].clone()
+    with pytest.raises(LayoutError, match=f"`{name}` of the model is no longer the tensor that this round writes to"):
+        one.finish()
+    live[name] = written
+    assert one.finish().complete
+    live[name] = written.clone()  # between two rounds
+    assert one.finish().complete
+    same(live, loaded(MOE, 1, home, ()))
+
+
 def test_gradients_of_what_is_given_do_not_matter(home: Path) -> None:
     live = copy(loaded(MOE, 0, home, ()))
     tensors = {

@@ -131,6 +131,14 @@ def dense(name: str, given: object, place: str = "", help: str | None = None) ->
     return given
 
 
+def address(tensor: object) -> int:
+    """Where a tensor lies in memory; 0 where it does not, as an empty one."""
+    try:
+        return tensor.data_ptr() if isinstance(tensor, torch.Tensor) else 0
+    except (RuntimeError, ValueError):
+        return 0
+
+
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether it stands for more than this process holds of it, as a DTensor does."""
     return hasattr(tensor, "full_tensor") or hasattr(tensor, "local_shards")
