@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from converted import FIXTURES, NAMES, bytes_of, config_of, copied, same, source_of, written
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from layoutdsl import LayoutError, MarlinMoE, Reload, load, reload
@@ -541,6 +541,7 @@ def test_the_report_in_words(home: Path) -> None:
     assert str(one.report) == "complete: 29 tensors are new"
 
 
+@example([["0", "a"], ["1", "a"], ["b", "a"]])  # numbers that are folded stay apart from words
 @given(st.lists(st.lists(st.sampled_from(["0", "1", "2", "10", "01", "a", "b", "q_proj"]), min_size=1, max_size=5)))
 def test_no_name_is_folded_that_was_not_given(names: list[list[str]]) -> None:
     spelled = [".".join(name) for name in names]
