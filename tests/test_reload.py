@@ -14,6 +14,7 @@ import torch
 from converted import FIXTURES, NAMES, bytes_of, config_of, copied, same, source_of, written
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from layoutdsl import LayoutError, MarlinMoE, Reload, load, reload
 from layoutdsl.checkpoints.load import planned
@@ -311,6 +312,35 @@ def test_a_live_tensor_that_is_wrong(change: Any, message: str, home: Path) -> N
     assert expected.replace("[4, 1024]", str([4, columns])) in str(refusal.value)
 
 
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (torch._neg_view, "a negated view"),
+        (lambda tensor: torch.nested.nested_tensor([tensor], layout=torch.jagged), "a nested tensor"),
+        (lambda tensor: FakeTensorMode().from_tensor(tensor), "without memory"),
+        (lambda tensor: torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype), "without memory"),
+    ],
+    ids=["negated", "nested", "fake", "zero"],
+)
+def test_a_live_tensor_that_cannot_be_written(change: Any, found: str, home: Path) -> None:
+    live, name = copy(loaded(MOE, 0, home, ())), "model.layers.1.mlp.experts.w2.weight_scale"
+    live[name] = change(live[name])
+    with pytest.raises(LayoutError, match=f"LP166 no-tensor: `{name}` of the model is {found}, a dense one"):
+        Reload(live, FIXTURES / MOE)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("apply", APPLY)
+def test_live_tensors_that_were_made_in_inference_mode(apply: str, backend: str, home: Path) -> None:
+    """Experts are written into parts of them, which torch refuses for such tensors as they are."""
+    name = "qwen3_moe_nvfp4a16"
+    with torch.inference_mode():
+        live = copy(loaded(name, 0, home, ()))
+    assert reload(live, [*source(name, 1).items()], FIXTURES / name, apply=apply, backend=backend).complete
+    same(live, loaded(name, 1, home, ()))
+
+
 def test_live_tensors_that_share_memory(home: Path) -> None:
     live = copy(loaded(SORTED, 0, home, ()))
     live["lm_head.weight"] = live["model.embed_tokens.weight"]
@@ -322,6 +352,9 @@ def test_live_tensors_that_share_memory(home: Path) -> None:
 def test_what_is_no_model() -> None:
     with pytest.raises(LayoutError, match="the model is of type list"):
         Reload([], FIXTURES / SORTED)  # type: ignore[arg-type]
+    for wrong in (None, 5, torch.nn.Linear(2, 2)):
+        with pytest.raises(LayoutError, match=r"LP381 .* is given, pairs \(name, tensor\) are needed"):
+            Reload(dict(load(FIXTURES / SORTED)), FIXTURES / SORTED).update(wrong)
     with pytest.raises(LayoutError, match="`apply` is 'units', expected arrival, unit or layer"):
         Reload({}, FIXTURES / SORTED, apply="units")  # type: ignore[arg-type]
 

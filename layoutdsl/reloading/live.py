@@ -76,7 +76,7 @@ def _checked(found: Mapping[str, torch.Tensor], name: str, described: Described)
         )
     if not tensor.is_contiguous():
         raise _wrong(f"`{name}` of the model is not contiguous", "kernels read contiguous tensors")
-    return tensor.data
+    return buffers.writable(tensor)
 
 
 def _wrong(message: str, help: str) -> LayoutError:

@@ -218,8 +218,10 @@ def _lists(tensors: Tensors) -> Iterator[Sequence[Any]]:
         yield list(tensors.items())
     elif isinstance(tensors, list | tuple):
         yield tensors
-    else:
+    elif isinstance(tensors, Iterable):
         yield from ([pair] for pair in tensors)
+    else:
+        raise _unknown(f"{_shown(tensors)} is given, pairs (name, tensor) are needed", None)
 
 
 def _group(target: Target, apply: Apply) -> str:
