@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -54,6 +55,22 @@ def check_arguments(
         _wrong("`specs`", "a list of folders", specs)
 
 
+def as_int(value: Any) -> int | None:
+    """What counts, as an int: one of numpy too, or a tensor without dimensions; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def whole(name: str, value: Any) -> int:
+    """The same for an argument of that name; LayoutError for anything else."""
+    number = as_int(value)
+    if number is None:
+        _wrong(f"`{name}`", "a whole number", value, f"give an int, such as {name}=1")
+    return number
+
+
 def _mapping(name: str, given: Any, key: str, what: str, fits: Any) -> None:
     if given is None and name != "sizes":
         return
@@ -76,11 +93,16 @@ def _is_size(value: Any) -> bool:
     return _whole(value)
 
 
-def _wrong(what: str, expected: str, found: Any) -> NoReturn:
+def _wrong(
+    what: str,
+    expected: str,
+    found: Any,
+    help: str = "give that instead; compile_plan's docstring lists all arguments",
+) -> NoReturn:
     shown = repr(found)
     raise LayoutError(
         f"{what} is {shown if len(shown) <= 60 else type(found).__name__}, {expected} is needed",
         code="LP100",
         name="wrong-argument",
-        help="give that instead; compile_plan's docstring lists all arguments",
+        help=help,
     )

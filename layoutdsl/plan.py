@@ -414,7 +414,7 @@ class Plan:
 
         if isinstance(out, Updates):
             return out.update_all(tensors, expert=expert)
-        return Updates(self, out, backend).alone(tensors, expert=expert)
+        return Updates(self, {} if out is None else out, backend).alone(tensors, expert=expert)
 
     def updates(self, out: Mapping[str, torch.Tensor] | None = None, *, backend: str = "torch") -> Updates:
         """Outputs to which source tensors are applied one by one, in any order: once all have been given, they are

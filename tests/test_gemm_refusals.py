@@ -106,6 +106,7 @@ def test_what_is_no_plan_and_no_checkpoint() -> None:
     refused(lambda: MarlinLinear(None), "NoneType", "compile_plan", code="LP340")
     refused(lambda: MarlinMoE("plan", activation="silu"), "str", code="LP340")
     refused(lambda: MarlinLinear(linear()).load_checkpoint([1]), "list", code="LP166")
+    refused(lambda: MarlinLinear(linear()).update_all([1]), "list", code="LP166")
 
 
 def test_a_compiled_module_says_why_it_refuses() -> None:

@@ -2,9 +2,11 @@
 tests/test_many_ranks.py."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from converted import FIXTURES
@@ -38,6 +40,20 @@ def test_one_of_several_ranks_is_said(many: dict[str, int]) -> None:
     with pytest.raises(LayoutError, match="`rank` does not say which of") as refused:
         load(SRC, **many)
     assert refused.value.diagnostics[0].code == "LP110"
+
+
+@pytest.mark.parametrize("use", [load, partial(Reload, {}), partial(convert, dst="nowhere", dry_run=True)])
+@pytest.mark.parametrize("wrong", [2.0, "1", True, False, [1], "", torch.tensor(1.0)], ids=repr)
+@pytest.mark.parametrize("name", ["tp", "ep", "rank"])
+def test_what_is_no_number_of_ranks(name: str, wrong: Any, use: Any) -> None:
+    with pytest.raises(LayoutError, match=rf"LP100 wrong-argument: `{name}` is .*, a whole number is needed"):
+        use(SRC, **{"tp": 2, "rank": 0, name: wrong})
+
+
+@pytest.mark.parametrize("kind", [np.int64, torch.tensor])
+def test_any_whole_number_is_a_rank(kind: Any) -> None:
+    found = dict(load(SRC, tp=kind(2), ep=kind(1), rank=kind(1)))
+    assert all(torch.equal(tensor, found[name]) for name, tensor in load(SRC, tp=2, rank=1))
 
 
 def test_a_job_of_one_is_one_rank(alone: None) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 from converted import FIXTURES, NAMES, bytes_of, config_of, copied, same, source_of, written
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from layoutdsl import LayoutError, MarlinMoE, Reload, load, reload
 from layoutdsl.checkpoints.load import planned
@@ -221,6 +222,62 @@ def test_modules_that_compute_are_reloaded(home: Path) -> None:
     same({name: tensor for name, tensor in model.state_dict().items() if "_extra_state" not in name}, wanted)
 
 
+def replaced(model: Layer, path: str, how: str) -> None:
+    """Another tensor of the same values, and the storage of the old one is what it was."""
+    module, _, last = path.rpartition(".")
+    owner, tensor = model.get_submodule(module), model.get_parameter(path)
+    if how == "parameter":
+        setattr(owner, last, torch.nn.Parameter(tensor.detach().clone()))
+    elif how == "data":
+        tensor.data = tensor.data.clone()
+    elif how == "freed":
+        tensor.untyped_storage().resize_(0)
+    else:
+        delattr(owner, last)
+
+
+@pytest.mark.parametrize("how", ["parameter", "data", "freed", "gone"])
+@pytest.mark.parametrize("apply", APPLY)
+def test_a_live_tensor_that_is_replaced_within_a_round(apply: str, how: str, home: Path) -> None:
+    """What would be written where the model no longer reads is refused; the next round finds what is there."""
+    model, path = Layer(loaded(MOE, 0, home, ())), "model.layers.1.self_attn.o_proj.weight_scale"
+    one, tensors = Reload(model, FIXTURES / MOE, apply=apply), [*source(MOE, 1).items()]
+    one.update(tensors[:20])
+    kept = model.get_parameter(path)
+    replaced(model, path, how)
+    due = [pair for pair in tensors[20:] if "layers.1.self_attn" in pair[0] or "norm" in pair[0]]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items() if tensor.untyped_storage().nbytes()}
+    with pytest.raises(LayoutError, match=f"LP380 live-tensor: `{path}` of the model is no longer the tensor that"):
+        one.update(due)
+    same({name: tensor for name, tensor in model.state_dict().items() if name in before}, before)
+
+    if how == "gone":
+        model.get_submodule(path.rpartition(".")[0]).weight_scale = kept  # put back
+        one.update(tensors[20:])
+    else:
+        if how == "freed":
+            kept.data = torch.empty_like(loaded(MOE, 0, home, ())[path])
+        one.begin()
+        one.update(tensors)
+    assert one.finish().complete
+    same(model.state_dict(), loaded(MOE, 1, home, ()))
+
+
+@pytest.mark.parametrize("apply", APPLY)
+def test_a_live_tensor_that_is_replaced_when_it_was_new(apply: str, home: Path) -> None:
+    live, name = copy(loaded(MOE, 0, home, ())), "lm_head.weight"
+    one = Reload(live, FIXTURES / MOE, apply=apply)
+    assert one.update(source(MOE, 1)).complete
+    written, live[name] = live[name], loaded(MOE, 0, home, ())[name].clone()
+    with pytest.raises(LayoutError, match=f"`{name}` of the model is no longer the tensor that this round writes to"):
+        one.finish()
+    live[name] = written
+    assert one.finish().complete
+    live[name] = written.clone()  # between two rounds
+    assert one.finish().complete
+    same(live, loaded(MOE, 1, home, ()))
+
+
 def test_gradients_of_what_is_given_do_not_matter(home: Path) -> None:
     live = copy(loaded(MOE, 0, home, ()))
     tensors = {
@@ -255,6 +312,35 @@ def test_a_live_tensor_that_is_wrong(change: Any, message: str, home: Path) -> N
     assert expected.replace("[4, 1024]", str([4, columns])) in str(refusal.value)
 
 
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (torch._neg_view, "a negated view"),
+        (lambda tensor: torch.nested.nested_tensor([tensor], layout=torch.jagged), "a nested tensor"),
+        (lambda tensor: FakeTensorMode().from_tensor(tensor), "without memory"),
+        (lambda tensor: torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype), "without memory"),
+    ],
+    ids=["negated", "nested", "fake", "zero"],
+)
+def test_a_live_tensor_that_cannot_be_written(change: Any, found: str, home: Path) -> None:
+    live, name = copy(loaded(MOE, 0, home, ())), "model.layers.1.mlp.experts.w2.weight_scale"
+    live[name] = change(live[name])
+    with pytest.raises(LayoutError, match=f"LP166 no-tensor: `{name}` of the model is {found}, a dense one"):
+        Reload(live, FIXTURES / MOE)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("apply", APPLY)
+def test_live_tensors_that_were_made_in_inference_mode(apply: str, backend: str, home: Path) -> None:
+    """Experts are written into parts of them, which torch refuses for such tensors as they are."""
+    name = "qwen3_moe_nvfp4a16"
+    with torch.inference_mode():
+        live = copy(loaded(name, 0, home, ()))
+    assert reload(live, [*source(name, 1).items()], FIXTURES / name, apply=apply, backend=backend).complete
+    same(live, loaded(name, 1, home, ()))
+
+
 def test_live_tensors_that_share_memory(home: Path) -> None:
     live = copy(loaded(SORTED, 0, home, ()))
     live["lm_head.weight"] = live["model.embed_tokens.weight"]
@@ -266,6 +352,9 @@ def test_live_tensors_that_share_memory(home: Path) -> None:
 def test_what_is_no_model() -> None:
     with pytest.raises(LayoutError, match="the model is of type list"):
         Reload([], FIXTURES / SORTED)  # type: ignore[arg-type]
+    for wrong in (None, 5, torch.nn.Linear(2, 2)):
+        with pytest.raises(LayoutError, match=r"LP381 .* is given, pairs \(name, tensor\) are needed"):
+            Reload(dict(load(FIXTURES / SORTED)), FIXTURES / SORTED).update(wrong)
     with pytest.raises(LayoutError, match="`apply` is 'units', expected arrival, unit or layer"):
         Reload({}, FIXTURES / SORTED, apply="units")  # type: ignore[arg-type]
 
@@ -485,6 +574,7 @@ def test_the_report_in_words(home: Path) -> None:
     assert str(one.report) == "complete: 29 tensors are new"
 
 
+@example([["0", "a"], ["1", "a"], ["b", "a"]])  # numbers that are folded stay apart from words
 @given(st.lists(st.lists(st.sampled_from(["0", "1", "2", "10", "01", "a", "b", "q_proj"]), min_size=1, max_size=5)))
 def test_no_name_is_folded_that_was_not_given(names: list[list[str]]) -> None:
     spelled = [".".join(name) for name in names]

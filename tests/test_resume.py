@@ -293,7 +293,32 @@ def test_storage_that_cannot_hold_the_tensors(tmp_path: Path) -> None:
         (lambda tensors: {second: tensors[first]}, f"`{first}` and `{second}` of `into` share memory"),
         (lambda tensors: {first: tensors[first].to("meta")}, f"`{first}` of `into` is a meta tensor"),
         (lambda tensors: {first: [1]}, f"`{first}` of `into` is of type list"),
+        (lambda tensors: {first: tensors[first][:1].expand(128)}, f"`{first}` of `into` is not contiguous"),
+        (lambda tensors: {first: torch._neg_view(tensors[first])}, f"`{first}` of `into` is a negated view"),
+        (lambda tensors: {first: torch.view_as_complex(torch.zeros(2, 2)).conj()}, f"`{first}` of `into` is complex64"),
+        (lambda tensors: {first: torch.nn.UninitializedParameter()}, f"`{first}` of `into` is without memory"),
+        (lambda tensors: {first: freed(tensors[first])}, f"`{first}` of `into` is without memory"),
     ):
         tensors = {name: torch.empty_like(tensor) for name, tensor in load(FIXTURES / NAME)}
         with pytest.raises(LayoutError, match=told):
-            list(load(FIXTURES / NAME, into=tensors | change(tensors)))
+            load(FIXTURES / NAME, into=tensors | change(tensors))
+    for into in (5, torch.nn.Linear(2, 2)):
+        with pytest.raises(LayoutError, match=f"LP166 no-tensor: `into` is a {type(into).__name__}, a mapping"):
+            load(FIXTURES / NAME, into=into)
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    """Without its storage, as sharded and offloaded parameters are."""
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def test_storage_that_was_made_in_inference_mode() -> None:
+    """Experts are written into parts of it, which torch refuses for such tensors as they are."""
+    src = FIXTURES / "qwen3_moe_nvfp4a16"
+    wanted = dict(load(src, ep=2, rank=1))
+    with torch.inference_mode():
+        into = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
+    given = dict(load(src, ep=2, rank=1, into=into))
+    same(into, wanted)
+    assert all(given[name] is tensor for name, tensor in into.items())

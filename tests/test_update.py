@@ -594,6 +594,43 @@ def test_any_whole_number_is_an_expert(kind):
     assert bytes_of(updates) == bytes_of(plan.run(tensors))
 
 
+@pytest.mark.parametrize("given", [None, 5, "x", [], [("w13.weight", None)]], ids=repr)
+def test_what_is_no_mapping_of_tensors(given):
+    plan = mx_plan(2, 64)
+    for out in (outputs_of(plan), plan.updates()):
+        with pytest.raises(LayoutError, match=f"LP166 no-tensor: tensors are given as a {type(given).__name__}"):
+            plan.update_all(out, given)
+
+
+@pytest.mark.parametrize("given", [None, 5, "x", [1], [("w13.weight", None)]], ids=repr)
+def test_what_is_no_list_of_tensors(given):
+    with pytest.raises(LayoutError, match=r"LP166 no-tensor: .* is given, \(name, expert, tensor\) is needed"):
+        mx_plan(2, 64).updates().update_each(given)
+
+
+def test_an_update_of_nothing():
+    """Of tensors that are none nothing is written, and what is written has to be given."""
+    plan = mx_plan(2, 64)
+    name, tensor = next(iter(mx_tensors(plan).items()))
+    for no_tensor in (None, {}, 5):
+        assert "LP166 no-tensor" in refusal(plan.updates(), plan, name, no_tensor)
+    for out, told in ((None, "LP161 .*`out` lacks the tensor"), (5, "LP166 .*`out` is a int, a mapping from name")):
+        with pytest.raises(LayoutError, match=told):
+            plan.update(out, name, tensor)
+
+
+@EVERY
+def test_outputs_that_were_made_in_inference_mode(backend):
+    plan = plans.plan_named("nvfp4_moe")
+    tensors = plans.inputs_of(plan)
+    wanted = plan.run(tensors)
+    with torch.inference_mode():
+        run, updated = ({name: torch.zeros_like(tensor) for name, tensor in wanted.items()} for _ in range(2))
+    plan.run(tensors, out=run, backend=backend)
+    plan.update_all(updated, tensors, backend=backend)
+    assert bytes_of(run) == bytes_of(updated) == bytes_of(wanted)
+
+
 @pytest.mark.parametrize("expert", [1.0, "1", True, torch.tensor(1.0), [1]])
 def test_what_is_no_expert(expert):
     plan = mx_plan(2, 64)

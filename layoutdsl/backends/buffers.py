@@ -21,13 +21,7 @@ def inputs(plan: Plan, tensors: Given) -> dict[str, list[torch.Tensor]]:
 
 def checked(plan: Plan, tensors: Given) -> dict[str, torch.Tensor | Sequence[torch.Tensor]]:
     """The inputs as they are given: names, dtypes and shapes are those that the plan reads."""
-    if not isinstance(tensors, Mapping):
-        raise LayoutError(
-            f"tensors are given as a {type(tensors).__name__}, a mapping from name to tensor is needed",
-            code="LP166",
-            name="no-tensor",
-            help=f"it reads: {', '.join(plan.input)}",
-        )
+    mapping(tensors, "tensors are given as", f"it reads: {', '.join(plan.input)}")
     for name in tensors:
         input_named(plan, name)
     device_of(tensors)
@@ -41,6 +35,17 @@ def checked(plan: Plan, tensors: Given) -> dict[str, torch.Tensor | Sequence[tor
             )
         _fits(plan, info, tensors[info.name])
     return {info.name: tensors[info.name] for info in plan.inputs}
+
+
+def mapping(given: object, what: str, help: str) -> None:
+    """LayoutError where that is no mapping; `what` says whose tensors it should have, `help` which."""
+    if not isinstance(given, Mapping):
+        raise LayoutError(
+            f"{what} a {type(given).__name__}, a mapping from name to tensor is needed",
+            code="LP166",
+            name="no-tensor",
+            help=help,
+        )
 
 
 def input_named(plan: Plan, name: str) -> TensorInfo:
@@ -120,15 +125,44 @@ def dense(name: str, given: object, place: str = "", help: str | None = None) ->
             name="no-tensor",
             help="call full_tensor() on it, on all of its ranks",
         )
-    if given.layout != torch.strided or given.is_meta or given.is_neg():
-        unfit = "a meta tensor" if given.is_meta else "a negated view" if given.is_neg() else given.layout
+    unfit, way = _unfit(given)
+    if unfit:
         raise LayoutError(
-            f"`{name}`{place} is {unfit}, a dense one in memory is needed",
-            code="LP166",
-            name="no-tensor",
-            help="load it" if given.is_meta else f"call {'resolve_neg' if given.is_neg() else 'to_dense'}() on it",
+            f"`{name}`{place} is {unfit}, a dense one in memory is needed", code="LP166", name="no-tensor", help=way
         )
     return given
+
+
+def _unfit(tensor: torch.Tensor) -> tuple[str, str]:
+    """What keeps a tensor from being read and written as its bytes lie in memory, and what to do about it."""
+    if tensor.is_meta:
+        return "a meta tensor", "load it"
+    if tensor.is_nested:
+        return "a nested tensor", "call unbind() on it, which gives its parts"
+    if tensor.layout != torch.strided:
+        return f"{tensor.layout}", "call to_dense() on it"
+    if torch.nn.parameter.is_lazy(tensor) or (tensor.nbytes and not address(tensor)):
+        return "without memory", "tensors that are fake, freed or not yet initialized have none"
+    if tensor.is_neg():
+        return "a negated view", "call resolve_neg() on it"
+    return "", ""
+
+
+def writable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor without gradients, into whose parts torch also writes outside of inference mode,
+    whichever it was made in."""
+    with torch.inference_mode(False):
+        return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+            tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
+
+
+def address(tensor: object) -> int:
+    """Where a tensor lies in memory; 0 where it does not, as an empty one."""
+    try:
+        return tensor.data_ptr() if isinstance(tensor, torch.Tensor) else 0
+    except (RuntimeError, ValueError):
+        return 0
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -153,13 +187,8 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 def allocate(plan: Plan, given: Given, out: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
     """Output tensors by name: those of `out`, checked, or new ones on the inputs' device."""
     device = device_of(given)
-    if out is not None and not isinstance(out, Mapping):
-        raise LayoutError(
-            f"`out` is a {type(out).__name__}, a mapping from name to tensor is needed",
-            code="LP166",
-            name="no-tensor",
-            help=f"it writes: {', '.join(plan.output)}",
-        )
+    if out is not None:
+        mapping(out, "`out` is", f"it writes: {', '.join(plan.output)}")
     for name in out or {}:
         if name not in plan.output:
             raise LayoutError(

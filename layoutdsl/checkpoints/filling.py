@@ -31,6 +31,7 @@ def outputs(conversion: Conversion) -> dict[str, tuple[torch.dtype, tuple[int, .
 def check(conversion: Conversion, into: Tensors) -> None:
     """LayoutError where the storage is not that of the rank's tensors: all of them, and no others."""
     made = outputs(conversion)
+    buffers.mapping(into, "`into` is", "dict(layoutdsl.load(...)) is one")
     for name in into:
         if name not in made:
             raise LayoutError(
@@ -74,8 +75,10 @@ def fill(conversion: Conversion, into: Tensors | None) -> Iterator[tuple[str, to
     def place(name: str) -> torch.Tensor:
         if name not in open_:
             dtype, shape = shapes[name]
-            new = torch.empty(shape, dtype=dtype, device=conversion.device) if into is None else into[name].detach()
-            open_[name] = new
+            if into is None:
+                open_[name] = torch.empty(shape, dtype=dtype, device=conversion.device)
+            else:
+                open_[name] = buffers.writable(into[name])
         return open_[name]
 
     def make(work: Unit | Copy, read: Read) -> None:

@@ -46,7 +46,7 @@ def told(
     """
     given = [name for name, value in (("tp", tp), ("rank", rank), ("ep", ep)) if value is not None]
     if mesh is None:
-        own = Rank(1 if tp is None else tp, 1 if ep is None else ep, rank or 0)
+        own = Rank(1 if tp is None else tp, 1 if ep is None else ep, 0 if rank is None else rank)
         if rank is None and (own.tp, own.ep) != (1, 1):
             raise LayoutError(
                 f"`rank` does not say which of {own.tp} tensor- times {own.ep} expert-parallel ranks this process is",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from layoutdsl.arguments import MOST_RANKS
+from layoutdsl.arguments import MOST_RANKS, whole
 from layoutdsl.checkpoints.binding import Job
 from layoutdsl.checkpoints.names import own_params
 from layoutdsl.choose import kernel_for
@@ -24,6 +24,7 @@ OWN = {"parts": "stacked", "transposed": False}
 def every_rank(tp: int, ep: int) -> tuple[Ranks, ...]:
     """All ranks in order of their numbers: tensor-parallel neighbours first. LayoutError for less than one of each, and
     for more than MOST_RANKS."""
+    tp, ep = whole("tp", tp), whole("ep", ep)
     for count, what in ((tp, "tensor"), (ep, "expert"), (tp * ep, "tensor- and expert")):
         if not 1 <= count <= MOST_RANKS:
             raise LayoutError(
@@ -37,13 +38,13 @@ def every_rank(tp: int, ep: int) -> tuple[Ranks, ...]:
 
 def one_rank(tp: int, ep: int, number: int) -> Ranks:
     """The rank of that number; LayoutError where there is none."""
-    every = every_rank(tp, ep)
-    if not 0 <= number < tp * ep:
+    every, number = every_rank(tp, ep), whole("rank", number)
+    if not 0 <= number < len(every):
         raise LayoutError(
-            f"rank {number} of {tp * ep} ranks does not exist",
+            f"rank {number} of {len(every)} ranks does not exist",
             code="LP110",
             name="ranks",
-            help=f"ranks count from 0 to {tp * ep - 1}",
+            help=f"ranks count from 0 to {len(every) - 1}",
         )
     return every[number]
 

@@ -56,9 +56,7 @@ class Holder(torch.nn.Module):
         """Convert a checkpoint's tensors, named as in `plan.input`, into the buffers, whose storage stays. Those on
         other devices are copied to the module's first. Raises LayoutError as Plan.run does."""
         self._refuse_meta()
-        if isinstance(tensors, Mapping):
-            tensors = {name: self._here(given) for name, given in tensors.items()}
-        self.plan.run(tensors, backend=backend, out=self.tensors)
+        self.plan.run(self._all_here(tensors), backend=backend, out=self.tensors)
         return self
 
     def update(self, name: str, tensor: Given, *, expert: int | None = None, backend: str = "torch") -> Applied:
@@ -72,8 +70,7 @@ class Holder(torch.nn.Module):
         """The same for several tensors, or those of one expert, at once: what each needs may be among them; see
         Plan.update_all."""
         self._refuse_meta()
-        here = {name: self._here(tensor) for name, tensor in tensors.items()}
-        return self.plan.update_all(self.tensors, here, expert=expert, backend=backend)
+        return self.plan.update_all(self.tensors, self._all_here(tensors), expert=expert, backend=backend)
 
     def updates(self, *, backend: str = "torch") -> Updates:
         """The buffers as what takes tensors of a checkpoint one by one, in any order; see Plan.updates."""
@@ -99,6 +96,9 @@ class Holder(torch.nn.Module):
                 name="no-such-device",
                 help="call .to_empty(device=) on it first, or make it on a device",
             )
+
+    def _all_here(self, tensors: Any) -> Any:
+        return {name: self._here(one) for name, one in tensors.items()} if isinstance(tensors, Mapping) else tensors
 
     def _here(self, given: Any) -> Any:
         device = self._device

@@ -27,7 +27,7 @@ def fold(names: Iterable[str]) -> list[str]:
 def _folded(names: list[tuple[str, ...]], at: int, numbers: bool) -> list[tuple[str, ...]]:
     groups: dict[tuple, list[str]] = {}
     for steps in names:
-        fits = len(steps) > max(at, 1) and _is_number(steps[at]) is numbers
+        fits = len(steps) > max(at, 1) and _is_number(steps[at]) is numbers and "{" not in steps[at]
         key = (*steps[:at], None, *steps[at + 1 :]) if fits else steps
         groups.setdefault(key, []).append(steps[at] if fits else "")
     return [tuple(_together(found, numbers) if step is None else step for step in key) for key, found in groups.items()]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 import torch
 
 from layoutdsl.backends import buffers
 from layoutdsl.errors import LayoutError, did_you_mean
 
+Model = torch.nn.Module | Mapping[str, torch.Tensor]
+
 Described = tuple[str, tuple[int, ...]]
 """A dtype, as torch names it, and a shape."""
 
 
-def handles(model: torch.nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+def handles(model: Model) -> Mapping[str, torch.Tensor]:
     """A module's parameters and buffers by qualified name; a mapping as it is."""
     if isinstance(model, torch.nn.Module):
         return {**dict(model.named_parameters(remove_duplicate=False)),
@@ -36,6 +39,27 @@ def live(found: Mapping[str, torch.Tensor], wanted: Mapping[str, Described]) -> 
     return tensors
 
 
+def unmoved(model: Model, addresses: Mapping[str, int]) -> None:
+    """LayoutError where the model has another tensor by now than the one at this address."""
+    for name, address in addresses.items():
+        if buffers.address(_handle(model, name)) != address:
+            raise _wrong(
+                f"`{name}` of the model is no longer the tensor that this round writes to",
+                "begin() a new round and give all tensors anew, or put it back and go on: a model may be moved between "
+                "two rounds, not within one",
+            )
+
+
+def _handle(model: Model, name: str) -> object:
+    """The tensor of that name; None where there is none any more."""
+    if isinstance(model, Mapping):
+        return model.get(name)
+    try:
+        return reduce(getattr, name.split("."), model)
+    except AttributeError:
+        return None
+
+
 def _checked(found: Mapping[str, torch.Tensor], name: str, described: Described) -> torch.Tensor:
     expected = f"{described[0]} {list(described[1])}"
     if name not in found:
@@ -52,7 +76,7 @@ def _checked(found: Mapping[str, torch.Tensor], name: str, described: Described)
         )
     if not tensor.is_contiguous():
         raise _wrong(f"`{name}` of the model is not contiguous", "kernels read contiguous tensors")
-    return tensor.data
+    return buffers.writable(tensor)
 
 
 def _wrong(message: str, help: str) -> LayoutError:

@@ -24,7 +24,7 @@ from layoutdsl.checkpoints.mesh import told
 from layoutdsl.errors import LayoutError, did_you_mean
 from layoutdsl.plan import TensorInfo
 from layoutdsl.reloading.folding import fold
-from layoutdsl.reloading.live import handles, live
+from layoutdsl.reloading.live import Model, handles, live
 from layoutdsl.reloading.report import Report, Status
 from layoutdsl.reloading.targets import Copy, Given, Target, Unit
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from layoutdsl.model import ParamValue
 
-Model = torch.nn.Module | Mapping[str, torch.Tensor]
 Tensors = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 Apply = Literal["arrival", "unit", "layer"]
 
@@ -124,7 +123,8 @@ class Reload:
         the storage of a tensor is the caller's again when this returns, or when an iterable is asked for the next one.
 
         Raises LayoutError for a name that the checkpoint does not have, one that was given before, and a tensor of
-        another dtype or shape: nothing is written of this list, or nothing of this tensor. A value that a kernel cannot
+        another dtype or shape, and where a live tensor that they lead to is no longer that with which the round began:
+        nothing is written of this list, or nothing of this tensor. A value that a kernel cannot
         hold is refused with all that was given of its unit in the same list; other units of the list may have been
         written. The round goes on with what was not refused.
         """
@@ -148,6 +148,8 @@ class Reload:
         report = self.report
         if report.complete:
             for target in self._targets:
+                target.check(self.model)
+            for target in self._targets:
                 target.release()
             return report
         lines = fold(report.missing)
@@ -161,7 +163,8 @@ class Reload:
         )
 
     def _looked_at(self, pairs: Sequence[Any]) -> dict[Target, dict[str, torch.Tensor]]:
-        """The tensors by what they belong to; LayoutError for what cannot be one."""
+        """The tensors by what they belong to; LayoutError for what cannot be one, and where live tensors that are due
+        to be written have been replaced."""
         found: dict[Target, dict[str, torch.Tensor]] = {}
         for pair in pairs:
             if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
@@ -181,6 +184,8 @@ class Reload:
                 )
             _check(target.entries[name], tensor)
             own[name] = tensor
+        for one in {one: None for target in found for one in self._groups.get(target, (target,))}:
+            one.check(self.model)
         return found
 
     def _take(self, found: Mapping[Target, Given]) -> Iterator[str]:
@@ -213,8 +218,10 @@ def _lists(tensors: Tensors) -> Iterator[Sequence[Any]]:
         yield list(tensors.items())
     elif isinstance(tensors, list | tuple):
         yield tensors
-    else:
+    elif isinstance(tensors, Iterable):
         yield from ([pair] for pair in tensors)
+    else:
+        raise _unknown(f"{_shown(tensors)} is given, pairs (name, tensor) are needed", None)
 
 
 def _group(target: Target, apply: Apply) -> str:

@@ -20,7 +20,7 @@ from layoutdsl.checkpoints.planning import within
 from layoutdsl.checkpoints.storing import output_name
 from layoutdsl.errors import LayoutError
 from layoutdsl.plan import Plan
-from layoutdsl.reloading.live import Described
+from layoutdsl.reloading.live import Described, Model, unmoved
 from layoutdsl.reloading.report import Status
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Target(ABC):
     def __init__(self, staged: bool):
         self._staged, self._due = staged, set[str]()
         self._live: dict[str, torch.Tensor] = {}
+        self._addresses: dict[str, int] = {}
         self._new = False
         self._status: Status | None = None
 
@@ -52,14 +53,19 @@ class Target(ABC):
     def begin(self, found: Mapping[str, torch.Tensor]) -> None:
         """Forget what was given, and write to those of these live tensors that are its own from now on."""
         self._live = {name: found[name] for name in self.wanted}
+        self._addresses = {name: buffers.address(tensor) for name, tensor in self._live.items()}
         self._due = {*self.awaited}
         self._new, self._status = False, None
         self._restart()
 
     def release(self) -> None:
         """Let go of the live tensors until the next round begins."""
-        self._live = {}
+        self._live, self._addresses = {}, {}
         self._restart()
+
+    def check(self, model: Model) -> None:
+        """LayoutError where the model has other tensors by now than those that this round writes to."""
+        unmoved(model, self._addresses)
 
     def give(self, given: Given) -> tuple[str, ...]:
         """Take tensors that were looked at, none of them twice: all of them or, where one is refused, none. Returns

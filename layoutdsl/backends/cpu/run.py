@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from layoutdsl import recodes
+from layoutdsl.backends import buffers
 from layoutdsl.backends.cpu import checks
 from layoutdsl.backends.cpu.calls import Call
 from layoutdsl.backends.cpu.forms import LINE, REFUSED, SIGNED, Filling, Job, Largest, Moving, Single
@@ -92,7 +93,7 @@ class Run:
         for call in self.known.plain:
             self._call(call, self.places, self._modes(call))
         for name, made in self.apart.items():
-            self.target[name].copy_(made)
+            buffers.writable(self.target[name]).copy_(made)
         if not self.apart:
             self._shared(self.places)
         for program in self.plan.programs:

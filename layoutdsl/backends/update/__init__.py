@@ -13,7 +13,7 @@ from itertools import groupby
 import torch
 
 from layoutdsl.backends import amend, buffers, load
-from layoutdsl.backends.update.pieces import Given, Pieces, inputs, inputs_of_some, pieces
+from layoutdsl.backends.update.pieces import Given, Pieces, inputs, inputs_of_some, pieces, triples
 from layoutdsl.backends.update.reduced import Spanning, Tops
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import Job, Ledger, Pending, Piece, is_apart
@@ -109,7 +109,7 @@ class Updates(Mapping[str, torch.Tensor]):
 
     def update_all(self, tensors: Mapping[str, Given], *, expert: int | None = None) -> Applied:
         """Apply several source tensors, or those of one expert, at once: all of them or, where one is refused, none."""
-        return self.update_each((name, expert, tensor) for name, tensor in tensors.items())
+        return self.update_each(self._named(tensors, expert))
 
     def update_each(self, given: Iterable[tuple[str, int | None, Given]]) -> Applied:
         """The same for tensors of several experts: (name, expert, tensor) of each."""
@@ -117,7 +117,7 @@ class Updates(Mapping[str, torch.Tensor]):
 
     def alone(self, tensors: Mapping[str, Given], *, expert: int | None = None) -> Applied:
         """The same, refused where something would have to be held."""
-        new = self._pieces((name, expert, tensor) for name, tensor in tensors.items())
+        new = self._pieces(self._named(tensors, expert))
         trial = Ledger(self.plan)
         ready = trial.ready(new.keys())
         alone = [job for job in ready if job.step not in self._spanning or len(_slots(job.step, ready)) == trial.slots]
@@ -131,9 +131,13 @@ class Updates(Mapping[str, torch.Tensor]):
             )
         return self._apply(new)
 
+    def _named(self, tensors: Mapping[str, Given], expert: int | None) -> Iterator[tuple[str, int | None, Given]]:
+        buffers.mapping(tensors, "tensors are given as", f"it reads: {', '.join(self.plan.input)}")
+        return ((name, expert, tensor) for name, tensor in tensors.items())
+
     def _pieces(self, given: Iterable[tuple[str, int | None, Given]]) -> Pieces:
         found: Pieces = {}
-        for name, expert, tensor in given:
+        for name, expert, tensor in triples(given):
             found |= pieces(self.plan, name, tensor, expert)
         return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from layoutdsl.arguments import as_int
 from layoutdsl.backends import buffers
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import Piece, is_apart
@@ -15,6 +15,19 @@ from layoutdsl.plan import Plan
 
 Given = torch.Tensor | Sequence[torch.Tensor]
 Pieces = dict[Piece, torch.Tensor]
+
+
+def triples(given: Any) -> Iterator[tuple[str, int | None, Given]]:
+    """(name, expert, tensor) of each; LayoutError for what is none."""
+    for one in given if isinstance(given, Iterable) else (given,):
+        if not isinstance(one, tuple | list) or len(one) != 3:
+            raise LayoutError(
+                f"something of type {type(one).__name__} is given, (name, expert, tensor) is needed",
+                code="LP166",
+                name="no-tensor",
+                help="expert is None where the tensor has those of all experts, or there are none",
+            )
+        yield one[0], one[1], one[2]
 
 
 def pieces(plan: Plan, name: str, given: Given, expert: int | None) -> Pieces:
@@ -29,7 +42,7 @@ def pieces(plan: Plan, name: str, given: Given, expert: int | None) -> Pieces:
         dtypes = [given.dtype if isinstance(given, torch.Tensor) else given[at or 0].dtype for at in experts]
         shaped = [flat.view(dtype).view(info.shape) for flat, dtype in zip(flats, dtypes)]
         return {Piece(name, at): tensor for at, tensor in zip(experts, shaped)}
-    number = _whole(expert)
+    number = as_int(expert)
     if not is_apart(info) or number is None or number not in range(info.experts):
         has = f"{info.experts} experts" if is_apart(info) else "no experts"
         way = f"count as in the checkpoint, from 0 to {info.experts - 1}" if is_apart(info) else "leave it out"
@@ -39,14 +52,6 @@ def pieces(plan: Plan, name: str, given: Given, expert: int | None) -> Pieces:
     buffers.matches(info, given, info.shape, f", expert {number}")
     assert isinstance(given, torch.Tensor)
     return {Piece(name, number): given} if number in here else {}
-
-
-def _whole(expert: Any) -> int | None:
-    """As an int, what counts: one of numpy too, or a tensor without dimensions; None for anything else."""
-    try:
-        return None if isinstance(expert, bool) else operator.index(expert)
-    except TypeError:
-        return None
 
 
 def inputs(plan: Plan, there: Mapping[Piece, torch.Tensor]) -> dict[str, Any]:
