@@ -55,7 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has enough; nothing may be written when the interpreter closes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:  # by Ctrl-C, or terminated; a note says what is kept
+        for note in getattr(stop, "__notes__", ()):
+            print(note, file=sys.stderr)
+        if isinstance(stop, SystemExit):
+            raise
         return _INTERRUPTED
     except LayoutError as error:
         print(error, file=sys.stderr)

@@ -12,6 +12,7 @@ from test_convert_failures import failing, files
 
 from layoutdsl import LayoutError, convert
 from layoutdsl.checkpoints import making, publishing, storing
+from layoutdsl.cli import main
 
 SRC = FIXTURES / "qwen3_moe_w4a16"
 
@@ -197,6 +198,7 @@ def test_a_rank_is_there_however_it_was_made(options: dict[str, Any], tmp_path: 
     assert report.there and not report.written
     assert report.verified.startswith("verified rank 1 of 2" if "verify" in options else "")
     assert bool(report.verified) == ("verify" in options)
+    assert ("`verify` compares its values" in str(report)) == ("verify" not in options)
     assert everything(dst / "rank-1") == before and not left.exists()
     refused(dst, "is there already")
 
@@ -250,7 +252,7 @@ def test_what_no_conversion_has_made_stays(place: str, recorded: bool, restart: 
         (partial / "journal").unlink()
     (partial / place).parent.mkdir(exist_ok=True)
     (partial / place).write_text("mine")
-    refused(tmp_path / "out", r"\.out\.partial/.*` is in the way: no conversion has made it", restart=restart)
+    refused(tmp_path / "out", r"\.out\.partial/.*` is in the way: this conversion has not made it", restart=restart)
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -261,7 +263,7 @@ def test_no_link_is_followed(place: str, restart: bool, tmp_path: Path) -> None:
     link = tmp_path / ".out.partial" / place
     link.rename(tmp_path / "mine")
     link.symlink_to(tmp_path / "mine")
-    refused(tmp_path / "out", f"`{link}` is in the way: no conversion has made it", restart=restart)
+    refused(tmp_path / "out", f"`{link}` is in the way: this conversion has not made it", restart=restart)
 
 
 def test_what_is_put_there_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,3 +286,71 @@ def test_beside_an_output_that_is_there(tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match="is there already"):
         convert(SRC, tmp_path / "out", tp=2)
     assert files(tmp_path / ".out.partial") == {"notes.txt": b"left"}
+
+
+@pytest.mark.parametrize("place", ["lock", "journal", "out/rank-0/config.json"])
+def test_a_pipe_is_not_waited_for(place: str, tmp_path: Path) -> None:
+    begun(tmp_path / "out")
+    pipe = tmp_path / ".out.partial" / place
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    refused(tmp_path / "out", f"`{pipe}` is in the way: this conversion has not made it")
+    if place != "journal":
+        refused(tmp_path / "out", "has what another conversion finished", "LP225", rank=0)
+
+
+def test_a_pipe_in_place_of_a_rank_that_is_there(tmp_path: Path) -> None:
+    convert(SRC, tmp_path / "out", tp=2, rank=0)
+    for name in ("model.safetensors", "config.json"):
+        path = tmp_path / "out" / "rank-0" / name
+        path.rename(tmp_path / name)
+        os.mkfifo(path)
+        refused(tmp_path / "out", "rank-0` is there already", rank=0)
+        (tmp_path / name).rename(path)
+
+
+def test_a_folder_of_another_rank(tmp_path: Path) -> None:
+    begun(tmp_path / "out")
+    other = tmp_path / ".out.partial" / "out" / "rank-7"
+    other.mkdir()
+    with pytest.raises(LayoutError, match=r"`.*rank-7` is in the way: this conversion has not made it") as caught:
+        convert(SRC, tmp_path / "out", tp=2)
+    assert caught.value.diagnostics[0].code == "LP220" and other.is_dir() and not (tmp_path / "out").exists()
+    other.rmdir()
+    convert(SRC, tmp_path / "out", tp=2)
+
+
+def test_other_weights_of_the_same_age(tmp_path: Path) -> None:
+    """A checkpoint that took another's place, with times from before: what is there is not of it."""
+    src = copied("qwen3_moe_w4a16", tmp_path / "src")
+    other = copied("qwen3_moe_w4a16", tmp_path / "other")
+    convert(src, tmp_path / "out", tp=2, rank=0)
+    for path in other.iterdir():
+        os.utime(path, (1, 1))
+        path.replace(src / path.name)
+    refused(tmp_path / "out", "rank-0` is there already", src=src, rank=0)
+
+
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_an_output_without_a_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(LayoutError, match="is no name that an output could get") as caught:
+        convert(SRC, name, tp=2)
+    assert caught.value.diagnostics[0].code == "LP220" and not list(tmp_path.rglob("*.partial"))
+    if name == ".":
+        convert(SRC, name, tp=2, rank=0)
+        assert [path.name for path in Path().iterdir()] == ["rank-0"]
+
+
+@pytest.mark.parametrize(("stop", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)], ids=str)
+def test_a_command_that_is_stopped_says_what_is_kept(
+    stop: BaseException, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    failing(monkeypatch, stop, 9)
+    try:
+        found = main(["convert", str(SRC), str(tmp_path / "out"), "--tp", "2"])
+    except SystemExit as end:
+        found = end.code
+    told = f"what is finished is kept in `{tmp_path / '.out.partial'}`: the same command goes on"
+    assert found == status and capsys.readouterr().err.startswith(told)

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layoutdsl import flags
+from layoutdsl import files, flags
 from layoutdsl.checkpoints.mesh import of_environment, only, told
 from layoutdsl.collector import uncollected
 from layoutdsl.errors import LayoutError
@@ -209,6 +209,7 @@ def convert(
         with _writing(ray, arguments) as write, publishing.published(final, restart=restart) as folder:
             place = folder / publishing.OUT
             homes = storing.homes(conversion.planner, place, alone=rank is not None)
+            publishing.check_only(place, homes)
             report.lost = write(conversion, folder, homes)
             report.verified = held(place) if verify else ""
         report.written = True
@@ -222,12 +223,13 @@ def _is_made(conversion: Conversion, home: Path) -> bool:
 
     (writer,), _ = files_of(conversion, [home])
     try:
-        with writer.path.open("rb") as file:
+        with files.opened(writer.path) as file:
             seen = os.fstat(file.fileno())
             same = seen.st_size == writer.size and file.read(len(writer.head)) == writer.head
         weights = [state for name, state in conversion.files.items() if name.endswith(".safetensors")]
-        newer = all(changed <= seen.st_mtime_ns for _, changed, _ in weights)
-        config = (home / CONFIG).read_bytes() == (conversion.folder.path / CONFIG).read_bytes()
+        newer = all(max(changed, placed) <= seen.st_mtime_ns for _, changed, placed in weights)
+        with files.opened(home / CONFIG) as file:
+            config = file.read() == (conversion.folder.path / CONFIG).read_bytes()
         return same and newer and config and len(list(home.iterdir())) == 2 and not home.is_symlink()
     except OSError:
         return False

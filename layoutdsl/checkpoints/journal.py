@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layoutdsl import files
 from layoutdsl.checkpoints import folder
 from layoutdsl.errors import LayoutError
 
@@ -130,7 +131,8 @@ def _append(file: int, record: Mapping[str, Any]) -> None:
 def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     """The lines that were written to their end, and the byte after each; none where there is no journal."""
     try:
-        text = path.read_bytes()
+        with files.opened(path) as file:
+            text = file.read()
     except FileNotFoundError:
         return
     begin = 0

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,13 @@ def _final_of(partial: Path) -> Path:
 def check_new(final: Path) -> None:
     """LayoutError where an output folder is there already and not empty, where another process makes a part of it or
     what it is a part of, and where something that no conversion has made is in the way."""
+    if final.name in ("", ".."):
+        raise LayoutError(
+            f"`{final}` is no name that an output could get",
+            code="LP220",
+            name="destination",
+            help="name a new folder",
+        )
     try:
         there = final.is_symlink() or (final.exists() and not (final.is_dir() and not any(final.iterdir())))
     except OSError as error:
@@ -71,12 +79,7 @@ def check_new(final: Path) -> None:
             help="the arguments that it was begun with go on, without --rank; or remove that folder",
         )
     if strange := _strange(partial_of(final)):
-        raise LayoutError(
-            f"`{strange}` is in the way: no conversion has made it",
-            code="LP220",
-            name="destination",
-            help="move it elsewhere, or name another folder",
-        )
+        _fail_strange(strange)
 
 
 def check_apart(source: Path, destination: Path) -> None:
@@ -91,6 +94,22 @@ def check_apart(source: Path, destination: Path) -> None:
         )
 
 
+def check_only(place: Path, homes: Sequence[Path]) -> None:
+    """LayoutError where the output that is made there has another rank's folder."""
+    for path in sorted(place.iterdir()):
+        if path not in homes and place not in homes:
+            _fail_strange(path)
+
+
+def _fail_strange(path: Path) -> NoReturn:
+    raise LayoutError(
+        f"`{path}` is in the way: this conversion has not made it",
+        code="LP220",
+        name="destination",
+        help="move it elsewhere, or name another folder",
+    )
+
+
 def _fail_there(final: Path) -> NoReturn:
     """The output is there, or what runs of single ranks have begun in it, which is hidden."""
     message = f"`{final}` is there already"
@@ -102,17 +121,19 @@ def _fail_there(final: Path) -> NoReturn:
 
 def _check_free(partial: Path) -> None:
     """LayoutError where another process works in the folder."""
-    with suppress(OSError), (partial / LOCK).open() as file:
+    with suppress(OSError), files.opened(partial / LOCK) as file:
         _hold(file.fileno(), partial, shared=True)
 
 
 def _within(partial: Path) -> Iterator[tuple[Path, bool]]:
-    """All that is there, the deepest first, and whether a conversion makes such a thing: a link it never does."""
+    """All that is there, the deepest first, and whether a conversion makes such a thing: a link or a pipe it never
+    does."""
     for place, folders, names in os.walk(partial, topdown=False):
         for name, end in (*((name, "") for name in names), *((name, "/") for name in folders)):
             path = Path(place, name)
             spelled = path.relative_to(partial).as_posix() + end
-            yield path, not os.path.islink(path) and bool(_OURS.fullmatch(spelled))
+            plain = stat.S_ISDIR if end else stat.S_ISREG
+            yield path, plain(os.lstat(path).st_mode) and bool(_OURS.fullmatch(spelled))
 
 
 def _strange(partial: Path) -> Path | None:

@@ -147,7 +147,8 @@ class Report:
 
     def _outcome(self) -> str:
         if self.there:
-            return f"{self.ranks} is in {self.destination} already, by these plans; `verify` compares its values"
+            values = "" if self.verified else "; `verify` compares its values"
+            return f"{self.ranks} is in {self.destination} already, by these plans{values}"
         verb = "wrote" if self.written else "would write"
         return f"{verb} {in_bytes(self.bytes)}, {in_bytes(self.padding)} of them padding, to {self.destination}"
 
