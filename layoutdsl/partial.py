@@ -120,6 +120,19 @@ def of_some(plan: Plan, count: int) -> Plan:
     )
 
 
+def numbered(plan: Plan, experts: Sequence[int]) -> Plan:
+    """The same plan where its experts have these numbers: it takes tensors by them, and calls them so."""
+    if not plan.experts[0]:
+        return plan
+    total = max(experts) + 1
+    return replace(
+        plan,
+        experts=(total, experts[0], len(experts)),
+        slots=tuple(experts),
+        inputs=tuple(replace(info, experts=total if info.experts else 0) for info in plan.inputs),
+    )
+
+
 # --- what needs what --------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,8 @@ import torch
 from converted import FIXTURES, Change, Tensors, copied, source_of, written
 
 from layoutdsl import LayoutError, convert, load
-from layoutdsl.checkpoints import folder
+from layoutdsl.checkpoints import folder, units
+from layoutdsl.plan import Lost
 
 FILE = r"`model\.safetensors`"
 
@@ -436,6 +437,82 @@ def test_a_copied_tensor_of_another_shape(name: str, tensor: str, shape: list[in
     src = copied(LLAMA, tmp_path / "src")
     written(src, source_of(src) | {name: torch.zeros(shape)})
     assert list(dict(load(src))[name].shape) == shape
+
+
+RANKS = [
+    {"tp": 2, "rank": 1},
+    {"ep": 2, "rank": 1},
+    {"tp": 2, "ep": 2, "rank": 3},
+    {"ep": 4, "rank": 3},
+    {"ep": 2, "rank": 1, "experts": (0, 1, 2, 3, 3, 0)},
+]
+"""Ranks with the last of four experts, as most of which it is another one than in the checkpoint."""
+
+EXPERT = "model.layers.0.mlp.experts.3"
+
+
+@pytest.mark.parametrize("size", [1, units.SIZE], ids=["each", "all"])
+@pytest.mark.parametrize("target", ["marlin_int4_a16", "marlin_int4_a8int8"])
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_an_expert_has_its_number_in_the_checkpoint(
+    backend: str, target: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every rank, whichever of the rank's experts it is. Those of the second target stay together."""
+    monkeypatch.setattr(units, "SIZE", size)
+    src = copied("qwen3_moe_w4a16", tmp_path / "model")
+    tensors = source_of(src)
+    tensors[f"{EXPERT}.up_proj.weight_scale"][-1, -1] = 1e30
+    written(src, tensors)
+    with pytest.raises(LayoutError) as whole:
+        convert(src, tmp_path / "out", to=target, dtype="float16", backend=backend)
+    assert "`w13.up.weight_scale` at expert 3, part up, n 511, k 0: 1.0002555" in whole.value.message
+    for ranks in RANKS:
+        with pytest.raises(LayoutError) as told:
+            dict(load(src, target=target, dtype="float16", backend=backend, **ranks))
+        assert whole.value.message.startswith(told.value.message), ranks
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
+
+
+def as_gptq(tensors: Tensors) -> Tensors:
+    """Those of compressed-tensors as GPTQ would have them."""
+    tensors = dict(tensors)
+    for name in [name for name in tensors if name.endswith(".weight_packed")]:
+        layer, (n, words) = name.removesuffix(".weight_packed"), tensors.pop(name).shape
+        del tensors[f"{layer}.weight_scale"], tensors[f"{layer}.weight_shape"]
+        k = 8 * words
+        tensors[f"{layer}.qweight"] = torch.zeros(k // 8, n, dtype=torch.int32)
+        tensors[f"{layer}.qzeros"] = torch.full((k // 32, n // 8), 0x77777777, dtype=torch.int32)
+        tensors[f"{layer}.scales"] = torch.ones(k // 32, n, dtype=torch.float16)
+        tensors[f"{layer}.g_idx"] = torch.arange(k, dtype=torch.int32) // 32
+    return tensors
+
+
+@pytest.mark.parametrize("size", [1, units.SIZE], ids=["each", "all"])
+def test_an_expert_that_is_refused_as_it_is_read(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of a checkpoint's inputs is looked at where a rank's slice is made of it."""
+    monkeypatch.setattr(units, "SIZE", size)
+    src = copied("qwen3_moe_w4a16", tmp_path / "model", config(quantization_config=GPTQ))
+    tensors = as_gptq(source_of(src))
+    tensors[f"{EXPERT}.down_proj.g_idx"][-1] = 3
+    written(src, tensors)
+    for ranks in ({}, *RANKS):
+        with pytest.raises(LayoutError, match=r"`w2\.g_idx` at expert 3, n 0, k 511: it is 3, expected 15"):
+            dict(load(src, **ranks))
+
+
+def test_what_an_expert_lost_is_told_by_its_number_in_the_checkpoint(tmp_path: Path) -> None:
+    src = copied("qwen3_moe_nvfp4a16", tmp_path / "model")
+    tensors = source_of(src)
+    tensors[f"{EXPERT}.down_proj.weight_scale"].view(torch.uint8)[:3, -1] = 1
+    written(src, tensors)
+    of = tensors[f"{EXPERT}.down_proj.weight_scale"].numel()
+    for at, ranks in enumerate(RANKS):
+        lost = convert(src, tmp_path / f"out-{at}", **ranks).lost["model.layers.0.mlp.experts"]
+        assert {*lost} == {Lost("w2.weight_scale", 3, 3, of // ranks.get("tp", 1))}, ranks
 
 
 def test_a_checkpoint_without_quantized_layers(tmp_path: Path) -> None:

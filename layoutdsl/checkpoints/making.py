@@ -19,12 +19,12 @@ import torch
 from layoutdsl.backends import device
 from layoutdsl.checkpoints import gather
 from layoutdsl.checkpoints.planning import within
-from layoutdsl.checkpoints.reading import Given, bytes_of, read, read_whole
+from layoutdsl.checkpoints.reading import Given, bytes_of, read, read_whole, run
 from layoutdsl.checkpoints.rooms import Room, Rooms
 from layoutdsl.checkpoints.units import Copy, Share, Unit
 from layoutdsl.errors import LayoutError
 from layoutdsl.ledger import is_apart
-from layoutdsl.plan import Lost, Plan, TensorInfo
+from layoutdsl.plan import Lost, TensorInfo
 
 if TYPE_CHECKING:
     from layoutdsl.checkpoints.run import Conversion
@@ -72,7 +72,11 @@ class Making:
             return Read({}, gather.stretch(work.entry, work.begin, work.end, room.take), room)
         source = work.piece.source
         room = self.rooms.room(work.piece.buffers)
-        given = read_whole(work.job, room.take) if source is None else read(source, work.job, room.take)
+        given = (
+            read_whole(work.job, room.take)
+            if source is None
+            else read(source, work.job, room.take, work.piece.experts)
+        )
         return Read(given, memoryview(b""), room)
 
     def make(self, work: Unit | Copy, read: Read, out: Out | None = None) -> Made:
@@ -104,15 +108,9 @@ class Making:
 
     def _run(self, share: Share, given: dict[str, Given], out: Tensors | None, lost: list[Lost]) -> Tensors:
         own: list[Lost] = []
-        try:
-            made = share.plan.run(_taken(share, given), backend=self.backend, out=out, report=own)
-        except LayoutError:
-            if share.slots:  # its experts are 0, 1 and so on: the same plan with their own numbers says which it is
-                plan = share.origin.parts.of(share.steps, [share.origin.source_experts[slot] for slot in share.slots])
-                plan.run(_in_place(plan, _taken(share, given)), backend=self.backend)
-            raise
-        numbers = [share.origin.source_experts[slot] for slot in share.slots]
-        lost += [replace(one, expert=numbers[one.expert]) if numbers else one for one in own]
+        made = run(share.plan, _taken(share, given), share.numbers, backend=self.backend, out=out, report=own)
+        number = dict(zip(share.plan.source_experts, share.numbers, strict=True))
+        lost += [replace(one, expert=number[one.expert]) for one in own]
         return made
 
 
@@ -122,16 +120,6 @@ def _taken(share: Share, given: dict[str, Given]) -> dict[str, Given]:
     for info in share.plan.inputs if share.slots else ():
         if is_apart(info) and share.experts != tuple(range(len(found[info.name]))):
             found[info.name] = [found[info.name][at] for at in share.experts]
-    return found
-
-
-def _in_place(plan: Plan, given: dict[str, Given]) -> dict[str, Given]:
-    """Tensors of some experts where a plan of all experts takes them."""
-    found = dict(given)
-    for info in plan.inputs:
-        if is_apart(info):
-            tensors = dict(zip(plan.source_experts, given[info.name]))
-            found[info.name] = [tensors.get(expert) for expert in range(info.experts)]
     return found
 
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -25,6 +26,8 @@ from layoutdsl.checkpoints.gather import Take
 from layoutdsl.checkpoints.planning import Planner, within
 from layoutdsl.codes import DTYPE_BITS
 from layoutdsl.errors import LayoutError
+from layoutdsl.ledger import is_apart
+from layoutdsl.partial import numbered
 from layoutdsl.plan import Plan, TensorInfo
 from layoutdsl.spans import Span, split
 from layoutdsl.strips import Strip, moved
@@ -89,8 +92,9 @@ def ranges(source: Source, job: Job) -> Iterator[tuple[Entry, int, int]]:
             yield from ((entry, base + begin, base + min(end, size)) for begin, end in reads.ranges())
 
 
-def read(source: Source, job: Job, take: Take) -> dict[str, Given]:
-    """The tensors that the source's plan takes, in memory. LayoutError where a file cannot be read."""
+def read(source: Source, job: Job, take: Take, experts: Sequence[int] | None = None) -> dict[str, Given]:
+    """The tensors that the source's plan takes, in memory. experts: which of the checkpoint's the job has, where it
+    does not have all. LayoutError where a file cannot be read."""
     if source.slice is None:
         return _needed(source.plan, job, source.needs, take)
     found: dict[str, Given] = {}
@@ -100,9 +104,31 @@ def read(source: Source, job: Job, take: Take) -> dict[str, Given]:
     if source.rest is not None:
         rest = _needed(source.rest, job, source.needs, take)
         try:
-            found.update(source.rest.run(rest))
+            found.update(run(source.rest, rest, experts or source.rest.source_experts))
         except LayoutError as error:
             raise within(job, error) from None
+    return found
+
+
+def run(plan: Plan, given: dict[str, Given], experts: Sequence[int], **options: Any) -> dict[str, torch.Tensor]:
+    """Run a plan whose experts may be 0, 1 and so on; LayoutError calls them by their numbers in the checkpoint, which
+    are these."""
+    try:
+        return plan.run(given, **options)
+    except LayoutError:
+        if [*experts] != [*plan.source_experts]:
+            known = numbered(plan, experts)
+            known.run(_by_number(known, given), **options)
+        raise
+
+
+def _by_number(plan: Plan, given: dict[str, Given]) -> dict[str, Given]:
+    """The tensors of some experts where a plan looks for them."""
+    found = dict(given)
+    for info in plan.inputs:
+        if is_apart(info):
+            tensors = dict(zip(plan.source_experts, given[info.name]))
+            found[info.name] = [tensors.get(expert) for expert in range(info.experts)]
     return found
 
 

@@ -34,7 +34,7 @@ class Share:
 
     origin: the plan for all that is read, or for all experts. steps: which of its steps (partial.py). slots: the ranks'
     places for the unit's experts, in order; experts: which of those that are read each of them is. Without slots it is
-    the origin itself that is run.
+    the origin itself that is run. numbers: which of the checkpoint's experts those are that it is run on.
     """
 
     ranks: tuple[int, ...]
@@ -42,6 +42,7 @@ class Share:
     steps: frozenset[int] = frozenset()
     slots: tuple[int, ...] = ()
     experts: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
 
     @cached_property
     def plan(self) -> Plan:
@@ -165,25 +166,30 @@ def units(job: Job, plans: Sequence[Plan], pieces: Sequence[Piece]) -> Iterator[
 
 def pieces(job: Job, plans: Sequence[Plan], source: Source | None, backend: str) -> Iterator[Piece]:
     """How a module is divided. plans: one for each rank; source: of a lone rank, how all of it gets into memory."""
-    shares = [Share((at,), source.plan if source else plan) for at, plan in enumerate(plans)]
+    shares = [
+        Share((at,), source.plan if source else plan, numbers=tuple(plan.source_experts))
+        for at, plan in enumerate(plans)
+    ]
     if not plans[0].experts[0] or any(one.scope == "tensor" for plan in plans for one in plan.reductions):
         yield _piece(job, source, _together(shares), backend)
         return
-    places = [tuple(plan.source_experts) for plan in plans]
-    here = sorted(set[int]().union(*places))
+    here = sorted(set[int]().union(*(share.numbers for share in shares)))
     each = (source.size if source else job.size) // max(len(here) if source else plans[0].experts[0], 1)
     for experts in _batches(here, max(SIZE // max(each, 1), 1)):
-        found = [_share(share, own, experts) for share, own in zip(shares, places, strict=True)]
+        found = [_share(share, experts) for share in shares]
         taken = _together([share for share in found if share.slots])
         own = _source_of(source, taken[0], len(experts)) if source else None
         yield _piece(_of_experts(job, plans, experts), own, taken, backend, experts)
 
 
-def _share(share: Share, places: Sequence[int], experts: range) -> Share:
-    """What a rank makes of these experts; with its first one, what they all have in common."""
-    slots = tuple(slot for slot, expert in enumerate(places) if expert in experts)
+def _share(share: Share, experts: range) -> Share:
+    """What a rank makes of these of its experts; with its first one, what they all have in common."""
+    slots = tuple(slot for slot, expert in enumerate(share.numbers) if expert in experts)
     steps = frozenset(at for at, step in enumerate(share.origin.parts.steps) if 0 in slots or not step.once)
-    return replace(share, steps=steps, slots=slots, experts=tuple(places[slot] - experts.start for slot in slots))
+    numbers = tuple(share.numbers[slot] for slot in slots)
+    return replace(
+        share, steps=steps, slots=slots, experts=tuple(at - experts.start for at in numbers), numbers=numbers
+    )
 
 
 def _together(shares: Sequence[Share]) -> tuple[Share, ...]:
