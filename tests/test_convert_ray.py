@@ -201,6 +201,60 @@ def test_a_unit_that_ends_its_process_again_and_again_is_given_up(
     assert not (tmp_path / "out").exists() and str(told.value).count("\n") == 1
 
 
+# A conversion by a cluster of this machine alone, with two worker processes.
+ALONE = """
+import sys, ray
+from layoutdsl import LayoutError, convert
+ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+try:
+    convert(*sys.argv[1:], tp=2, ray="")
+except LayoutError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux says which processes a machine runs")
+@needs_ray
+def test_the_drivers_own_raylet_is_killed_midway(checkpoint: Path, plain: dict[str, bytes], tmp_path: Path) -> None:
+    """It says so, and the same again goes on."""
+    dst, environment = tmp_path / "out", os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-c", ALONE, str(checkpoint), str(dst)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as driver:
+        while driver.poll() is None and units(dst) < LAYERS:
+            time.sleep(0.01)
+        (raylet,) = (one for one in children(driver.pid) if named(one, "raylet"))
+        os.kill(raylet, signal.SIGKILL)
+        _, said = driver.communicate(timeout=50)
+    assert driver.returncode == 1 and not dst.exists()
+    assert "LP227 cluster: this process has lost the Ray cluster: " in said
+    assert f"what is finished is kept in `{partial_of(dst)}`: the same command goes on" in said
+    assert LAYERS <= units(dst) < 5 * LAYERS
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert files(dst) == plain
+
+
+@needs_ray
+def test_what_ray_says_of_itself_is_said_in_our_words(
+    cluster: Any, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    def raises(error: Exception) -> Callable[..., Any]:
+        def function(*_: Any, **__: Any) -> Any:
+            raise error
+
+        return function
+
+    with monkeypatch.context() as patch, pytest.raises(LayoutError, match=r"LP227 .* has lost the Ray cluster: .*gone"):
+        patch.setattr(ray, "wait", raises(ray.exceptions.RaySystemError("gone")))
+        convert(checkpoint, tmp_path / "out", tp=2, ray="")
+    with monkeypatch.context() as patch, pytest.raises(LayoutError, match=r"LP227 .* cannot be reached: gone"):
+        patch.setattr(ray, "is_initialized", lambda: False)
+        patch.setattr(ray, "init", raises(Exception("gone")))
+        convert(checkpoint, tmp_path / "out", tp=2, ray="")
+
+
 def units(dst: Path) -> int:
     """How many are finished, as long as a conversion has not ended."""
     journal = partial_of(dst) / JOURNAL
@@ -216,6 +270,13 @@ def busy(raylet: int, ended: threading.Event) -> int:
                     return process
         time.sleep(0.001)
     raise ProcessLookupError
+
+
+def named(process: int, name: str) -> bool:
+    """Whether a process runs the program of that name."""
+    with suppress(OSError):
+        return Path(Path(f"/proc/{process}/cmdline").read_text().split("\0")[0]).name == name
+    return False
 
 
 def children(process: int) -> list[int]:

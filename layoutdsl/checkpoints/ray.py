@@ -60,7 +60,7 @@ def connected(address: str) -> Iterator[None]:
         return
     try:
         ray.init(address=address or None, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray says some of it with no class of its own
         raise LayoutError(
             f"the Ray cluster{f' `{address}`' if address else ''} cannot be reached: {_words(error)}",
             code="LP227",
@@ -132,15 +132,15 @@ def carry_out(
 ) -> Done:
     """Carry units out on all machines of the cluster; yields each when it is written and recorded.
 
-    arguments: those of `planned` that made the conversion. LayoutError as without a cluster, and where a machine does
-    not see the same files.
+    arguments: those of `planned` that made the conversion. LayoutError as without a cluster, where a machine does not
+    see the same files, and where Ray's processes on this machine went.
     """
     import ray
 
     for writer in store.writers:
         os.truncate(writer.path, writer.size)  # whoever writes beyond the end may write zeros up to there
         sync(writer.path)  # what this machine wrote is sent before the others write, and never after
-    asked = ray.put(asked_of(arguments, conversion, store))
+    asked = asked_of(arguments, conversion, store)  # not put: where that is lost, Ray ends the process without a word
     gpus = int(backends.device(conversion.backend) == "cuda")
     task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(carried_out)
     number = {id(work): at for at, work in enumerate(conversion.units)}
@@ -157,6 +157,15 @@ def carry_out(
                 finished = store.record(work, _returned(one, work))
                 progress.at(work.name, work.size)
                 yield work, finished
+    except ray.exceptions.RayTaskError:
+        raise  # a fault of ours
+    except ray.exceptions.RayError as error:
+        raise LayoutError(
+            f"this process has lost the Ray cluster: {_words(error)}",
+            code="LP227",
+            name="cluster",
+            help="the logs of Ray on this machine say why; start the cluster anew, or convert without it",
+        ) from None
     finally:
         _end(running)
 
@@ -176,6 +185,8 @@ def _returned(task: Any, work: Unit | Copy) -> Finished:
             name="cluster",
             help=SAME,
         ) from None
+    except (ray.exceptions.LocalRayletDiedError, ray.exceptions.RaySystemError):
+        raise  # not the task's, but the driver's own
     except ray.exceptions.RayError as error:
         raise LayoutError(
             f"`{work.name}` is given up after {RETRIES} retries: its process or its machine went each time: "
