@@ -1,5 +1,5 @@
-"""What the first use costs: a kernel of the cpu backend compiled, or found in its cache on disk, and
-a plan compiled, or looked up.
+"""What the first use costs: a kernel of the cpu backend compiled, or found in its cache on disk, and a plan compiled,
+or looked up.
 
 Kernels are timed in processes of their own with a cache folder of their own: the first run of GPTQ int4 to Marlin at a
 small size, less a second run.
