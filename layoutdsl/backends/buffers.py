@@ -158,7 +158,7 @@ def writable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def address(tensor: object) -> int:
-    """Where a tensor lies in memory; 0 where it does not, as an empty one."""
+    """Where a tensor lies in memory; 0 for an empty one, one that lies nowhere, and what is none."""
     try:
         return tensor.data_ptr() if isinstance(tensor, torch.Tensor) else 0
     except (RuntimeError, ValueError):

@@ -52,7 +52,7 @@ def unmoved(model: Model, addresses: Mapping[str, int]) -> None:
 
 def _handle(model: Model, name: str) -> object:
     """The tensor of that name; None where there is none any more."""
-    if isinstance(model, Mapping):
+    if not isinstance(model, torch.nn.Module):
         return model.get(name)
     try:
         return reduce(getattr, name.split("."), model)

@@ -122,11 +122,11 @@ class Reload:
         together, which is faster; of any other iterable one is taken after the other, and let go. What waits is copied:
         the storage of a tensor is the caller's again when this returns, or when an iterable is asked for the next one.
 
-        Raises LayoutError for a name that the checkpoint does not have, one that was given before, and a tensor of
-        another dtype or shape, and where a live tensor that they lead to is no longer that with which the round began:
-        nothing is written of this list, or nothing of this tensor. A value that a kernel cannot
-        hold is refused with all that was given of its unit in the same list; other units of the list may have been
-        written. The round goes on with what was not refused.
+        Raises LayoutError for a name that the checkpoint does not have, one that was given before, a tensor of another
+        dtype or shape, and a live tensor that is no longer the one with which the round began: nothing is written of
+        this list, or nothing of this tensor. A value that a kernel cannot hold is refused with all that was given of
+        its unit in the same list; other units of the list may have been written. The round goes on with what was not
+        refused.
         """
         written: list[str] = []
         for pairs in _lists(tensors):
