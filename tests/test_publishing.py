@@ -299,6 +299,13 @@ def test_a_pipe_is_not_waited_for(place: str, tmp_path: Path) -> None:
         refused(tmp_path / "out", "has what another conversion finished", "LP225", rank=0)
 
 
+def test_what_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process is clearing up."""
+    (tmp_path / ".out.partial").mkdir()
+    monkeypatch.setattr(publishing.os, "walk", lambda place, **options: [(str(place), ["out"], ["journal"])])
+    publishing.check_new(tmp_path / "out")
+
+
 def test_a_pipe_in_place_of_a_rank_that_is_there(tmp_path: Path) -> None:
     convert(SRC, tmp_path / "out", tp=2, rank=0)
     for name in ("model.safetensors", "config.json"):

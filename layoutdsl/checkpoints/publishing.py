@@ -132,8 +132,12 @@ def _within(partial: Path) -> Iterator[tuple[Path, bool]]:
         for name, end in (*((name, "") for name in names), *((name, "/") for name in folders)):
             path = Path(place, name)
             spelled = path.relative_to(partial).as_posix() + end
-            plain = stat.S_ISDIR if end else stat.S_ISREG
-            yield path, plain(os.lstat(path).st_mode) and bool(_OURS.fullmatch(spelled))
+            try:
+                mode = os.lstat(path).st_mode
+            except FileNotFoundError:  # another process has just removed it
+                continue
+            plain = stat.S_ISDIR(mode) if end else stat.S_ISREG(mode)
+            yield path, plain and bool(_OURS.fullmatch(spelled))
 
 
 def _strange(partial: Path) -> Path | None:
